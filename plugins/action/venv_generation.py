@@ -1,0 +1,114 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller's side of venv_generation: reads the lock and the overlays, shows the plan, watches the build."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from packaging.markers import InvalidMarker, Marker
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import library_directories
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
+
+_MODULE = "gpufleet.dflash.venv_generation"
+_LIMIT = 4 * 3600  # seconds; ten gigabytes through a slow line
+
+
+class ActionModule(DetachedAction):
+    """Plan on the host, evaluate markers here, build detached."""
+
+    def run(self, tmp: Optional[str] = None, task_vars: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        arguments = self._with_contents(dict(self._task.args))
+        plan = self.plan_module(_MODULE, arguments, task_vars)
+        if plan.get("failed") or "requirements" not in plan:
+            return plan
+        expected = _applicable(plan)
+        result = plan
+        if plan["changed"] and not self._task.check_mode:
+            result = self.run_detached(_MODULE, arguments, task_vars, plan["progress_file"], _LIMIT)
+            if result.get("failed"):
+                return result
+        return _complete(plan, expected, result)
+
+    def _with_contents(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Put the text of each file on the controller into the arguments for the host."""
+        if isinstance(arguments.get("lock"), str):
+            if arguments.get("lock_content") is not None:
+                raise AnsibleActionFail("lock and lock_content exclude each other: give one of them")
+            arguments["lock_content"] = self._read(arguments["lock"], "the lock")
+            # Only for messages: what the file is called, not where it lies on somebody's controller.
+            arguments["lock"] = os.path.basename(arguments["lock"])
+        overlays = arguments.get("overlays")
+        if isinstance(overlays, list) and all(isinstance(overlay, dict) for overlay in overlays):
+            arguments["overlays"] = [
+                {"dest": overlay.get("dest"), "content": self._read(overlay["src"], "an overlay")}
+                if isinstance(overlay.get("src"), str)
+                else overlay
+                for overlay in overlays
+            ]
+        return arguments
+
+    def _read(self, name: str, what: str) -> str:
+        try:
+            return Path(self._find_needle("files", name)).read_text(encoding="utf-8")
+        except (AnsibleError, OSError) as error:
+            raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise AnsibleActionFail(f"{what} is not a text file: {name}: byte {error.start} is not UTF-8") from error
+
+
+def _applicable(plan: dict[str, Any]) -> dict[str, str]:
+    """Return {name: version} of the lock's entries that the host's Python installs."""
+    chosen = {}
+    for name, version, marker in plan["requirements"]:
+        try:
+            if marker is None or Marker(marker).evaluate(dict(plan["python"]["markers"])):
+                chosen[name] = version
+        except InvalidMarker as error:
+            message = str(error).splitlines()[0]
+            raise AnsibleActionFail(f"the marker of {name} in the lock cannot be read: '{marker}': {message}") from error
+    return chosen
+
+
+def _complete(plan: dict[str, Any], expected: dict[str, str], result: dict[str, Any]) -> dict[str, Any]:
+    """Return the task's result: one form for a plan, a build and an environment that was there."""
+    manifest = result.get("manifest")
+    site = plan["site_packages"]
+    directories = manifest["library_directories"] if manifest else library_directories(expected)
+    python = {key: value for key, value in plan["python"].items() if key != "markers"}
+    answer = {
+        "changed": plan["changed"],
+        "id": plan["id"],
+        "path": plan["path"],
+        "site_packages": site,
+        "python": python,
+        "distributions": manifest["distributions"] if manifest else expected,
+        "library_path": [os.path.join(site, directory) for directory in directories],
+        "seconds": manifest["seconds"] if manifest and plan["changed"] else 0.0,
+        "invocation": result.get("invocation"),
+    }
+    if plan["changed"]:
+        after = {"id": plan["id"], "distributions": expected, "overlays": plan["overlays"]}
+        answer["diff"] = {
+            "before_header": "newest generation",
+            "before": _listing(plan["before"]),
+            "after_header": plan["path"],
+            "after": _listing(after),
+        }
+    return answer
+
+
+def _listing(content: Optional[dict[str, Any]]) -> str:
+    if not content:
+        return ""
+    lines = [f"generation {content['id']}"]
+    lines += [f"{name}=={version}" for name, version in sorted(content["distributions"].items())]
+    lines += [f"overlay {path} sha256:{digest[:16]}" for path, digest in sorted(content["overlays"].items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,91 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writing files so that an interruption leaves the old one or the new one. Private to the collection."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Callable, Optional
+
+
+def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
+    """Write a file beside its place and rename it there; the content is on disk before the name is.
+
+    The file gets a new inode: content behind other hard links to the old one stays as it is.
+    """
+    folder = os.path.dirname(path)
+    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(folder)
+
+
+def link_atomically(target: str, path: str) -> None:
+    """Make path a symbolic link to target, replacing another link in one step."""
+    temporary = tempfile.mktemp(prefix=".new-", dir=os.path.dirname(path))
+    os.symlink(target, temporary)
+    os.replace(temporary, path)
+
+
+def append_line(path: str, line: str) -> None:
+    """Append one line; the line is on disk on return. A torn last line of an earlier crash is closed first."""
+    with open(path, "ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+        stream.write(line.encode() + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def exclusive(path: str, waiting: Optional[Callable[[], None]] = None, limit: float = 7200.0) -> Iterator[None]:
+    """Hold the lock file at path; call waiting once when somebody else holds it.
+
+    Raises TimeoutError after limit seconds. The kernel frees the lock when its holder dies, however it dies.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + limit
+        told = False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            if waiting and not told:
+                waiting()
+                told = True
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another run has held {path} for {limit:.0f} s: see what it does, or end it")
+            time.sleep(0.2)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,99 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run a module in two steps: plan it, then let it work on its own and watch. Private to the collection.
+
+The work is detached from the connection, so that a controller that is killed, or a network that fails, interrupts the
+watching and never the work: a host is not left between two states because somebody closed a laptop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+display = Display()
+
+_WATCH_EVERY = 1.0  # seconds between two looks at the progress of the work
+
+
+class DetachedAction(ActionBase):
+    """Base of the action plugins whose module does long work in one transaction."""
+
+    _supports_check_mode = True
+    _supports_async = False
+
+    def plan_module(self, name: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Run a module in check mode, whatever mode the task is in; it changes nothing."""
+        with self._task_field("check_mode", True):
+            return self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars)
+
+    def run_detached(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        task_vars: dict[str, Any],
+        progress_file: Optional[str],
+        limit: int,
+    ) -> dict[str, Any]:
+        """Run a module detached from the connection, show its progress, and return its result.
+
+        limit is in seconds: what is still running then is ended on the host.
+        """
+        with self._task_field("async_val", limit):
+            job = self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True)
+        if job.get("failed") or "ansible_job_id" not in job:
+            return job
+        self._watch(job["results_file"], progress_file, task_vars, limit)
+        status = self._job(job["ansible_job_id"], "status", task_vars)
+        if not status.get("finished"):
+            return {
+                "failed": True,
+                "msg": f"still at work after {limit} s: {name}: see 'ps' on the host, then run again",
+            }
+        self._job(job["ansible_job_id"], "cleanup", task_vars)
+        for key in ("started", "finished", "ansible_job_id", "results_file"):
+            status.pop(key, None)
+        return status
+
+    def _watch(self, results: str, progress_file: Optional[str], task_vars: dict[str, Any], limit: int) -> None:
+        """Print each new line of progress until the job has left its result."""
+        host = task_vars.get("inventory_hostname", "")
+        # The wrapper writes {"started": ...} first and the module's own result, without that key, last.
+        look = f"cat {shlex.quote(progress_file or '/dev/null')} 2>/dev/null; "
+        look += f"""grep -qs '"started"' {shlex.quote(results)} || echo @finished"""
+        shown, deadline = "", time.monotonic() + limit + 10
+        while time.monotonic() < deadline:
+            answer = self._low_level_execute_command(look, executable="/bin/sh")
+            lines = answer.get("stdout", "").splitlines()
+            if "@finished" in lines:
+                return
+            line = next((line for line in lines if line.strip()), "")
+            if line and line != shown:
+                shown = line
+                display.display(f"    [{host}] {line}", color="bright blue")
+            time.sleep(_WATCH_EVERY)
+
+    def _job(self, job_id: str, mode: str, task_vars: dict[str, Any]) -> dict[str, Any]:
+        arguments = {
+            "jid": job_id,
+            "mode": mode,
+            "_async_dir": self.get_shell_option("async_dir", default="~/.ansible_async"),
+        }
+        return self._execute_module(module_name="ansible.legacy.async_status", module_args=arguments, task_vars=task_vars)
+
+    @contextlib.contextmanager
+    def _task_field(self, field: str, value: Any) -> Iterator[None]:
+        """Give the task another value for one field while a module is started."""
+        before = getattr(self._task, field)
+        setattr(self._task, field, value)
+        try:
+            yield
+        finally:
+            setattr(self._task, field, before)
