@@ -1,0 +1,81 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What ran on an instance, when, and whether it was verified. Private to the collection.
+
+history.jsonl is the one source: each change of the service is written before it is made and its outcome after, so that
+what a killed run or a power cut left behind can be told.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import append_line
+
+ACTIVATING = "activating"
+VERIFIED = "verified"
+FAILED = "failed"
+
+
+class Event(NamedTuple):
+    """One line of the history."""
+
+    event: str  # ACTIVATING, VERIFIED or FAILED
+    release: str
+    time: str = ""  # UTC, ISO 8601
+    generation: str = ""
+    rollback: bool = False  # made by going back, by a person or after a failed verification
+    reason: str = ""
+    accept_length: Optional[float] = None  # mean accepted tokens a verification step, of the verifying generation
+
+
+class History:
+    """The history of one instance, oldest event first."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.events: list[Event] = []
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            event = _read_event(line)
+            if event:
+                self.events.append(event)
+
+    def add(self, event: Event) -> None:
+        """Append an event; it is on disk on return."""
+        event = event._replace(time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        values = {name: value for name, value in event._asdict().items() if value not in ("", None, False)}
+        append_line(self.path, json.dumps(values, sort_keys=True))
+        self.events.append(event)
+
+    def is_verified(self, release: str) -> bool:
+        """Whether the last outcome of a release was a passed verification."""
+        outcomes = [event.event for event in self.events if event.release == release and event.event != ACTIVATING]
+        return outcomes[-1:] == [VERIFIED]
+
+    def last_verified(self) -> Optional[Event]:
+        """The last verification that passed."""
+        return next((event for event in reversed(self.events) if event.event == VERIFIED), None)
+
+    def verified_releases(self) -> list[str]:
+        """Releases whose last outcome was good, the one verified last first."""
+        order = (event.release for event in reversed(self.events) if event.event == VERIFIED)
+        return [release for release in dict.fromkeys(order) if self.is_verified(release)]
+
+
+def _read_event(line: str) -> Optional[Event]:
+    """Return the event of a line; None for a line torn by a crash or written by somebody else."""
+    try:
+        values: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(values, dict) or not isinstance(values.get("event"), str) or not isinstance(values.get("release"), str):
+        return None
+    return Event(**{name: values[name] for name in Event._fields if name in values})

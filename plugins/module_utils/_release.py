@@ -1,0 +1,182 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Releases: a generation with one instance's unit and health rules, named by their hash. Private to the collection."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import write_atomically
+from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import read_manifest
+
+SCHEMA = 1
+UNIT_FOLDER = "/etc/systemd/system"
+# In the text of a unit this stands for the release's own name, which is not known before the text is hashed.
+RELEASE_MARK = "@release@"
+
+_INSTANCE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
+_RELEASE_NAME = re.compile(r"[0-9a-f]{16}\Z")
+_RELEASE_LINE = re.compile(r"^Environment=DFLASH_RELEASE=([0-9a-f]{16})$", re.MULTILINE)
+
+
+class ReleaseError(Exception):
+    """A release that cannot be staged or used; the text says what, where and what to do."""
+
+
+class Instance(NamedTuple):
+    """One engine service of a host: where its things are."""
+
+    root: str
+    name: str
+
+    @classmethod
+    def named(cls, root: str, name: str) -> Instance:
+        """Return an instance after checking its name, which becomes part of paths and of the unit's name."""
+        if not _INSTANCE_NAME.match(name):
+            raise ReleaseError(
+                f"not a usable name for an instance: '{name}': use up to 40 lower-case letters, digits and dashes"
+            )
+        if not os.path.isabs(root):
+            raise ReleaseError(f"root is an absolute path: '{root}'")
+        return cls(os.path.normpath(root), name)
+
+    @property
+    def folder(self) -> str:
+        """The instance's own folder."""
+        return os.path.join(self.root, "instances", self.name)
+
+    @property
+    def unit(self) -> str:
+        """Name of the systemd unit."""
+        return f"sglang-dflash-{self.name}.service"
+
+    @property
+    def unit_path(self) -> str:
+        """Where systemd finds the unit."""
+        return os.path.join(UNIT_FOLDER, self.unit)
+
+    @property
+    def history_path(self) -> str:
+        """Where the history is kept."""
+        return os.path.join(self.folder, "history.jsonl")
+
+    @property
+    def lock_path(self) -> str:
+        """Held while the service is changed."""
+        return os.path.join(self.folder, ".lock")
+
+    @property
+    def progress_path(self) -> str:
+        """Where a running change writes its latest line of progress."""
+        return os.path.join(self.folder, ".progress")
+
+    def release_folder(self, release: str) -> str:
+        """The folder of one release."""
+        return os.path.join(self.folder, "releases", release)
+
+    def installed_unit(self) -> str:
+        """Return the text of the unit that systemd has; empty when there is none."""
+        try:
+            return Path(self.unit_path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+
+class Release(NamedTuple):
+    """What a release holds."""
+
+    id: str
+    unit: str  # text, with the release's name in it
+    generation: str  # path
+    engine: str
+    health: dict[str, Any]
+
+
+def make_release(unit: str, generation: str, engine: str, health: Mapping[str, Any]) -> Release:
+    """Return the release of these inputs, named by their hash."""
+    if f"Environment=DFLASH_RELEASE={RELEASE_MARK}" not in unit.splitlines():
+        raise ReleaseError(
+            f"the unit does not name its release: it needs the line 'Environment=DFLASH_RELEASE={RELEASE_MARK}', "
+            "by which a running process is recognised"
+        )
+    inputs = {"schema": SCHEMA, "unit": unit, "generation": generation, "engine": engine, "health": dict(health)}
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
+    return Release(digest, unit.replace(RELEASE_MARK, digest), generation, engine, dict(health))
+
+
+def release_of_unit(text: str) -> Optional[str]:
+    """Return the release that a unit's text belongs to; None when it is not one of ours."""
+    found = _RELEASE_LINE.search(text)
+    return found.group(1) if found else None
+
+
+def is_staged(instance: Instance, release: str) -> bool:
+    """Whether a release's folder is there; it is put in its place whole."""
+    return os.path.exists(os.path.join(instance.release_folder(release), "release.json"))
+
+
+def stage(instance: Instance, release: Release) -> None:
+    """Put a release's folder in its place, whole or not at all; what is there already is left as it is."""
+    if is_staged(instance, release.id):
+        return
+    parent = os.path.dirname(instance.release_folder(release.id))
+    os.makedirs(parent, mode=0o755, exist_ok=True)
+    partial = tempfile.mkdtemp(prefix=".new-", dir=parent)
+    try:
+        description = {
+            "schema": SCHEMA,
+            "id": release.id,
+            "instance": instance.name,
+            "generation": release.generation,
+            "engine": release.engine,
+            "health": release.health,
+        }
+        write_atomically(os.path.join(partial, instance.unit), release.unit.encode())
+        text = json.dumps(description, indent=2, sort_keys=True) + "\n"
+        write_atomically(os.path.join(partial, "release.json"), text.encode())
+        os.chmod(partial, 0o755)
+        os.rename(partial, instance.release_folder(release.id))
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def read_release(instance: Instance, release: str) -> Release:
+    """Return a staged release; raises ReleaseError when it, or the generation it needs, is not whole."""
+    if not _RELEASE_NAME.match(release):
+        raise ReleaseError(f"not the name of a release: '{release}': it has 16 hexadecimal digits")
+    folder = instance.release_folder(release)
+    try:
+        description = json.loads(Path(folder, "release.json").read_text())
+        unit = Path(folder, instance.unit).read_text()
+        found = Release(
+            description["id"], unit, description["generation"], description["engine"], description["health"]
+        )
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(staged_releases(instance))) or "none"
+        raise ReleaseError(f"no such release: {folder}: staged for {instance.name}: {known}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReleaseError(f"a damaged release: {folder}: {error}: remove the folder and deploy again") from error
+    if found.id != release or release_of_unit(unit) != release:
+        raise ReleaseError(f"a damaged release: {folder}: it says that it is another one: remove it and deploy again")
+    if read_manifest(found.generation) is None:
+        raise ReleaseError(f"the generation of release {release} is gone: {found.generation}: deploy again to build it")
+    return found
+
+
+def staged_releases(instance: Instance) -> list[str]:
+    """Return the names of the releases on disk."""
+    try:
+        names = os.listdir(os.path.join(instance.folder, "releases"))
+    except OSError:
+        return []
+    return [name for name in names if _RELEASE_NAME.match(name) and is_staged(instance, name)]

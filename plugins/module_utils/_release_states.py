@@ -1,0 +1,118 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module sglang_release does for each of its states. Private to the collection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthSpec
+from ansible_collections.gpufleet.dflash.plugins.module_utils._history import History
+from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
+    Instance,
+    ReleaseError,
+    is_staged,
+    make_release,
+    release_of_unit,
+    stage,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchFailed, describe
+from ansible_collections.gpufleet.dflash.plugins.module_utils._validate import user_exists, validate_arguments
+
+Result = dict[str, Any]
+
+
+def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
+    """Put a release in its place. The diff is against the unit that systemd has."""
+    instance = Instance.named(options["root"], options["name"])
+    try:
+        HealthSpec.from_mapping({**options["health"], "unit": instance.unit})
+    except ValueError as error:
+        raise ReleaseError(f"the health rules cannot be used: {instance.name}: {error}") from error
+    release = make_release(options["unit"], options["generation"], options["engine"], options["health"])
+    present = is_staged(instance, release.id)
+    history = History(instance.history_path)
+    # In check mode the generation or the user may be among what a run would make first.
+    judged = not check_mode or (os.path.isdir(release.generation) and user_exists(release))
+    if options["validate"] and not present and judged:
+        validate_arguments(options["validate"], release, instance.unit)
+    if not present and not check_mode:
+        stage(instance, release)
+    installed = instance.installed_unit()
+    result: Result = {
+        "changed": not present,
+        "release": release.id,
+        "unit": instance.unit,
+        "unit_file": os.path.join(instance.release_folder(release.id), instance.unit),
+        "verified": history.is_verified(release.id),
+    }
+    if installed != release.unit:
+        result["diff"] = {
+            "before_header": f"{instance.unit} of {release_of_unit(installed) or 'no release'}",
+            "before": installed,
+            "after_header": f"{instance.unit} of {release.id}",
+            "after": release.unit,
+        }
+    return result
+
+
+def active(options: Mapping[str, Any], check_mode: bool) -> Result:
+    """Make the instance run a release."""
+    instance = Instance.named(options["root"], options["name"])
+    return _switch(instance, options["release"], check_mode, rollback=False)
+
+
+def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
+    """Go back to the release verified before, or to a named one."""
+    instance = Instance.named(options["root"], options["name"])
+    release = options["release"] or Switch(instance, _silent).previous()
+    if not is_staged(instance, release):
+        raise ReleaseError(f"no such release: {instance.release_folder(release)}: see history.jsonl beside it")
+    return _switch(instance, release, check_mode, rollback=True)
+
+
+def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) -> Result:
+    switch = Switch(instance, _silent)
+    plan, report = switch.plan(release)
+    result: Result = {
+        "changed": plan.changed,
+        "release": release,
+        "unit": instance.unit,
+        "verified": not plan.changed or not check_mode,
+        "reasons": list(plan.reasons),
+        "progress_file": instance.progress_path,
+    }
+    if report:
+        result["health"] = report.to_mapping()
+    if plan.changed:
+        result["diff"] = describe(plan, switch.observe())
+    if check_mode or not plan.changed:
+        return result
+    try:
+        with progress_to(instance.progress_path) as progress:
+            report = Switch(instance, progress).activate(release, rollback)
+    except SwitchFailed as error:
+        return {
+            "failed": True,
+            "msg": str(error),
+            "changed": True,
+            "diff": result["diff"],
+            "failed_health": error.failed.to_mapping() if error.failed else None,
+            "restored_health": error.restored.to_mapping() if error.restored else None,
+        }
+    return {**result, "health": report.to_mapping()}
+
+
+def _silent(_line: str) -> None:
+    """Progress that nobody watches: planning is quick."""
+
+
+STATES: dict[str, Callable[[Mapping[str, Any], bool], Result]] = {
+    "staged": staged,
+    "active": active,
+    "previous": previous,
+}

@@ -1,0 +1,83 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Let an engine judge its arguments before anything that runs is touched. Private to the collection."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._causes import redact
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Release, ReleaseError
+from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import (
+    UnitEnvironment,
+    UnitError,
+    parse_unit_file,
+    process_environment,
+)
+
+_LIMIT = 300  # seconds; importing a large engine alone takes a minute on a busy host
+
+
+def validate_arguments(command: list[str], release: Release, unit: str) -> None:
+    """Run a command as the unit's user in the unit's environment; raises ReleaseError with its words when it objects."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, unit)
+        Path(path).write_text(release.unit, encoding="utf-8")
+        try:
+            service = parse_unit_file(path)
+        except UnitError as error:
+            raise ReleaseError(str(error)) from error
+    try:
+        process = subprocess.run(
+            command,
+            env={**process_environment(service, uuid.uuid4().hex), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT,
+            check=False,
+            **_identity(service),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ReleaseError(f"the engine did not judge its arguments within {_LIMIT} s: {' '.join(command)}") from error
+    except OSError as error:
+        raise ReleaseError(
+            f"the engine cannot be run as user {service.user}: {error.filename or command[0]}: {error.strerror}"
+        ) from error
+    if process.returncode:
+        lines = [line for line in (process.stderr or process.stdout).splitlines() if line.strip()]
+        words = redact("\n".join(lines[-10:])) or f"exit status {process.returncode}"
+        raise ReleaseError(f"the engine refuses its arguments, and nothing was touched: {unit}: {words}")
+
+
+def user_exists(release: Release) -> bool:
+    """Whether the user that a release's unit names exists on this host yet."""
+    for line in release.unit.splitlines():
+        if line.startswith("User="):
+            try:
+                pwd.getpwnam(line.partition("=")[2])
+            except KeyError:
+                return False
+    return True
+
+
+def _identity(service: UnitEnvironment) -> dict[str, object]:
+    if service.user is None or os.geteuid() != 0:
+        return {}
+    try:
+        account = pwd.getpwnam(service.user)
+        group = grp.getgrnam(service.group).gr_gid if service.group else account.pw_gid
+        further = [grp.getgrnam(name).gr_gid for name in service.supplementary_groups]
+    except KeyError as error:
+        raise ReleaseError(f"the unit's user or group does not exist: {service.name}: {error}: create it") from error
+    groups = {*os.getgrouplist(service.user, group), *further}
+    return {"user": account.pw_uid, "group": group, "extra_groups": sorted(groups), "umask": service.umask}

@@ -1,0 +1,182 @@
+#!/usr/bin/python
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_release
+short_description: Stage, activate and roll back releases of an inference service
+description:
+  - A release is a generation together with the systemd unit and the health rules of one instance, named by their hash.
+  - Staging writes a release beside the others and touches nothing that runs.
+  - Activating makes systemd run a staged release, waits until it is healthy and generates tokens, and records it as
+    verified. When it does not become healthy, the release that was verified last is put back, verified in its turn, and
+    the task fails with both stories.
+  - Activating and going back are one transaction on the host. It goes on when the controller goes away.
+  - What should run is compared with what the main process was started from, so that a restart that an interrupted run
+    owed is not forgotten.
+version_added: 0.1.0
+author:
+  - gpufleet.dflash contributors (@gpufleet)
+extends_documentation_fragment:
+  - gpufleet.dflash.attributes
+attributes:
+  check_mode:
+    support: full
+    details: Where nothing would change, the running service is asked whether it serves, as in a run.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+requirements:
+  - systemd on the host
+options:
+  name:
+    description: Name of the instance; its unit is C(sglang-dflash-<name>.service).
+    type: str
+    required: true
+  state:
+    description:
+      - V(staged) puts a release in its place.
+      - V(active) makes the instance run the release O(release) and proves it.
+      - V(previous) goes back to the release that was verified before the present one, or to O(release) when it is given.
+        An instance that has gone back already is left as it is.
+    type: str
+    choices: [staged, active, previous]
+    default: active
+  root:
+    description: The folder below which instances stand.
+    type: path
+    default: /opt/dflash
+  release:
+    description: Name of a staged release. Needed for O(state=active).
+    type: str
+  unit:
+    description:
+      - Text of the unit, for O(state=staged).
+      - It needs the line C(Environment=DFLASH_RELEASE=@release@); the mark is replaced by the release's name.
+    type: str
+  generation:
+    description: Path of the generation that the unit runs from, for O(state=staged).
+    type: path
+  engine:
+    description: Name of the engine, for O(state=staged).
+    type: str
+    default: sglang
+  health:
+    description:
+      - How the instance is verified, for O(state=staged); see the options of M(gpufleet.dflash.sglang_health).
+    type: dict
+  validate:
+    description:
+      - A command that judges the arguments of the unit before anything is touched, for O(state=staged).
+      - It runs as the unit's user in the unit's environment and must end with status 0.
+      - It is skipped in check mode while the generation does not exist.
+    type: list
+    elements: str
+    default: []
+seealso:
+  - module: gpufleet.dflash.venv_generation
+  - module: gpufleet.dflash.sglang_health
+"""
+
+EXAMPLES = r"""
+- name: Stage what the instance should run
+  gpufleet.dflash.sglang_release:
+    name: qwen3
+    state: staged
+    unit: "{{ lookup('ansible.builtin.template', 'unit.service.j2') }}"
+    generation: "{{ generation.path }}"
+    health:
+      url: http://127.0.0.1:30001
+      protocol: sglang
+      speculative: true
+  register: staged
+
+- name: Switch to it, or stay with what serves
+  gpufleet.dflash.sglang_release:
+    name: qwen3
+    release: "{{ staged.release }}"
+
+- name: Go back to the release before
+  gpufleet.dflash.sglang_release:
+    name: qwen3
+    state: previous
+"""
+
+RETURN = r"""
+release:
+  description: Name of the release that was staged, is active, or was gone back to.
+  returned: success
+  type: str
+  sample: 6c1f0a2b9d3e4f50
+unit:
+  description: Name of the systemd unit.
+  returned: success
+  type: str
+  sample: sglang-dflash-qwen3.service
+unit_file:
+  description: Path of the staged unit's text.
+  returned: when O(state=staged)
+  type: str
+verified:
+  description: Whether the release was verified on this host when the task ended.
+  returned: success
+  type: bool
+reasons:
+  description: Why the service was, or would be, switched; empty when nothing was to do.
+  returned: when O(state=active) or O(state=previous)
+  type: list
+  elements: str
+health:
+  description: The proof that it serves; the return values of M(gpufleet.dflash.sglang_health).
+  returned: when the service was asked
+  type: dict
+failed_health:
+  description: What went wrong with the release that was wanted.
+  returned: when it did not become healthy
+  type: dict
+restored_health:
+  description: The proof that the release that was put back serves.
+  returned: when one was put back
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
+from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["staged", "active", "previous"], "default": "active"},
+            "root": {"type": "path", "default": "/opt/dflash"},
+            "release": {"type": "str"},
+            "unit": {"type": "str"},
+            "generation": {"type": "path"},
+            "engine": {"type": "str", "default": "sglang"},
+            "health": {"type": "dict"},
+            "validate": {"type": "list", "elements": "str", "default": []},
+        },
+        required_if=[("state", "staged", ("unit", "generation", "health")), ("state", "active", ("release",))],
+        supports_check_mode=True,
+    )
+    try:
+        result = STATES[module.params["state"]](module.params, module.check_mode)
+    except (ReleaseError, SystemdError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.strerror}: {error.filename}: see the host's disk and permissions")
+    if result.get("failed"):
+        module.fail_json(**result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
