@@ -159,25 +159,37 @@ def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
     Safe to interrupt at any point and to run twice at once: the manifest is the only sign of completeness and is
     written last; what stands there without one is the rest of an interrupted build and is built anew.
     """
-    for folder in ("", "cache", "tools", "venvs"):
-        os.makedirs(os.path.join(recipe.root, folder), mode=0o755, exist_ok=True)
     lock_file = os.path.join(recipe.root, "venvs", ".lock")
-    with exclusive(lock_file, lambda: progress("waiting for another build on this host")):
-        manifest = read_manifest(recipe.path)
-        if manifest:
-            return manifest
-        if os.path.lexists(recipe.path):
-            progress("removing an interrupted build")
-            shutil.rmtree(recipe.path)
-        try:
-            return _build(recipe, source, progress)
-        except UvError as error:
-            shutil.rmtree(recipe.path, ignore_errors=True)
-            raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
-        except OSError as error:
-            shutil.rmtree(recipe.path, ignore_errors=True)
-            place = error.filename or recipe.path
-            raise GenerationError(f"the generation cannot be built: {place}: {error.strerror}") from error
+    try:
+        for folder in ("", "cache", "tools", "venvs"):
+            os.makedirs(os.path.join(recipe.root, folder), mode=0o755, exist_ok=True)
+        with exclusive(lock_file, lambda: progress("waiting for another build on this host")):
+            manifest = read_manifest(recipe.path)
+            if manifest:
+                return manifest
+            if os.path.lexists(recipe.path):
+                progress("removing an interrupted build")
+                _remove(recipe.path)
+            try:
+                return _build(recipe, source, progress)
+            except BaseException:
+                _remove(recipe.path)
+                raise
+    except UvError as error:
+        raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
+    except TimeoutError as error:
+        raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
+    except OSError as error:
+        place = error.filename or recipe.path
+        raise GenerationError(f"the generation cannot be built: {place}: {error.strerror or error}") from error
+
+
+def _remove(path: str) -> None:
+    """Remove what stands at a generation's place, whatever it is; never what a link there points to."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:

@@ -45,7 +45,6 @@ class Observed(NamedTuple):
     installed: Optional[str]  # the release that the unit file belongs to
     running: Optional[str]  # the release that the main process was started from
     enabled: bool
-    reload_needed: bool
     serving: Optional[bool]  # None: not asked
 
 
@@ -114,7 +113,6 @@ class Switch:
             installed=release_of_unit(self.instance.installed_unit()),
             running=release_of(state.main_pid) if state.main_pid else None,
             enabled=state.unit_file_state == "enabled",
-            reload_needed=state.need_daemon_reload,
             serving=None,
         )
 

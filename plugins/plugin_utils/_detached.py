@@ -77,7 +77,8 @@ class DetachedAction(ActionBase):
             line = next((line for line in lines if line.strip()), "")
             if line and line != shown:
                 shown = line
-                display.display(f"    [{host}] {line}", color="bright blue")
+                # Standard error: what reads a callback's output from standard output must not find this in it.
+                display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
             time.sleep(_WATCH_EVERY)
 
     def _job(self, job_id: str, mode: str, task_vars: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a problem is, which kinds there are, and the facts behind them. Private to the collection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfObject
+from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import Attempt
+from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
+from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
+from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
+
+# The documented kinds and how severe each is. A page of the documentation explains every one.
+KINDS: Mapping[str, str] = {
+    "missing-library": "error",
+    "clobbered-file": "error",
+    "missing-payload": "error",
+    "altered-file": "error",
+    "unmet-requirement": "error",
+    "driver-missing": "error",
+    "shared-ownership": "warning",
+    "mixed-cuda-majors": "warning",
+    "duplicate-soname": "warning",
+    "broken-link": "warning",
+    "resolved-outside-venv": "warning",
+    "environment-malformed": "warning",
+}
+# Paths of a problem beyond this many are counted in its evidence, not listed: a gutted torch misses ten
+# thousand files.
+PATHS_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding. ``message`` is one sentence; ``fix`` is what to type or change."""
+
+    kind: str
+    message: str
+    fix: str
+    object: str | None = None
+    soname: str | None = None
+    distributions: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    evidence: str = ""
+    severity: str = field(default="")
+
+    @property
+    def level(self) -> str:
+        """``error`` or ``warning``: the kind's own, unless the judge knew better."""
+        return self.severity or KINDS[self.kind]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The problem as the module returns it."""
+        found = asdict(self)
+        found["severity"] = self.level
+        found["distributions"] = list(self.distributions)
+        found["paths"] = list(self.paths[:PATHS_LISTED])
+        return found
+
+
+@dataclass
+class Facts:
+    """What the judges read: one venv, its files, and what the import plan loads."""
+
+    venv: Venv
+    installed: Installed
+    objects: dict[str, ElfObject]
+    attempts: list[Attempt]
+    absent_modules: list[str]
+    loaded: list[LoadedObject]
+    integrity: Integrity
+    unmet: list[Unmet]
+    ld_library_path: str
+    unit: str | None
+    torch_cuda: str | None
+
+    def owners(self, path: str) -> list[Distribution]:
+        """Distributions that own a file, by the path that the loader used or the real one."""
+        return self.installed.owners(path) or self.installed.owners(os.path.realpath(path))
+
+    def needer(self, loaded: LoadedObject) -> str | None:
+        """The object that needed another; None for what the plan itself loads, through the interpreter."""
+        return None if loaded.needed_by == self.venv.python else loaded.needed_by
+
+    def major_beside(self, names: Iterable[str]) -> int | None:
+        """The CUDA major of the venv without these distributions: torch's, else the others' only one."""
+        others = {cuda_major_of(name) for name in self.installed.versions if name not in names} - {None}
+        return self.cuda_major or (others.pop() if len(others) == 1 else None)
+
+    @property
+    def cuda_major(self) -> int | None:
+        """The CUDA major that torch was built for, None where there is no CUDA torch."""
+        return int(self.torch_cuda.split(".")[0]) if self.torch_cuda else None
+
+
+def verdict(problems: Iterable[Problem]) -> str:
+    """The worst severity: ``ok``, ``warning`` or ``error``."""
+    severities = {problem.level for problem in problems}
+    return next((level for level in ("error", "warning") if level in severities), "ok")

@@ -1,0 +1,167 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compare the files of installed distributions with their RECORDs. Private to the collection.
+
+pip and uv let a distribution overwrite files of another and delete them on its removal (pypa/pip#12313,
+astral-sh/uv#10564); ``pip check`` does not look at files at all. A size tells most of it for a few
+microseconds a file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
+    Distribution,
+    Installed,
+    Row,
+    is_shared_object,
+    record_digest,
+    sha256_of,
+)
+
+VERIFY = ("size", "hash", "none")
+
+
+@dataclass(frozen=True)
+class Altered:
+    """A file whose content is not the one recorded. ``evidence`` says how it differs."""
+
+    path: str
+    distribution: Distribution
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Contested:
+    """A file recorded differently: ``holders`` recorded what is on disk, ``losers`` did not."""
+
+    path: str
+    holders: tuple[Distribution, ...]
+    losers: tuple[Distribution, ...]
+
+
+@dataclass
+class Integrity:
+    """What the disk says of the recorded files."""
+
+    missing: list[tuple[str, Distribution]] = field(default_factory=list)
+    altered: list[Altered] = field(default_factory=list)
+    contested: list[Contested] = field(default_factory=list)
+    dangling: list[tuple[str, Distribution]] = field(default_factory=list)
+    unreadable: list[tuple[str, Distribution, str]] = field(default_factory=list)
+
+
+def check_files(installed: Installed, verify: str) -> Integrity:
+    """Check every recorded file: ``size`` compares sizes and hashes what is contested, ``hash`` hashes all.
+
+    ``none`` checks nothing. Byte-compiled files are left out: Python rewrites them as it likes.
+    """
+    found = Integrity()
+    if verify == "none":
+        return found
+    shared = installed.shared()
+    rows: dict[str, list[tuple[Distribution, Row]]] = {}
+    for distribution in installed.distributions:
+        for row in distribution.files:
+            if row.path in shared:
+                rows.setdefault(row.path, []).append((distribution, row))
+            elif not row.path.endswith(".pyc"):
+                _check_row(row, distribution, verify, found)
+    for claims in rows.values():
+        _check_claims(claims, verify, found)
+    return found
+
+
+def _check_row(row: Row, distribution: Distribution, verify: str, found: Integrity) -> None:
+    size = _size(row, distribution, found)
+    if size is None:
+        return
+    difference = ""
+    if row.size is not None and size != row.size:
+        difference = f"{size} bytes, RECORD says {row.size}"
+    elif verify == "hash" and row.digest is not None:
+        digest = _digest(row.path, distribution, found)
+        if digest is not None and record_digest(digest) != row.digest:
+            difference = f"sha256 {digest[:16]}, another than RECORD says"
+    if difference:
+        found.altered.append(Altered(row.path, distribution, difference))
+
+
+def _size(row: Row, distribution: Distribution, found: Integrity) -> int | None:
+    """The file's size in bytes; None, with the finding noted, when there is no such file to compare."""
+    try:
+        status = os.stat(row.path)
+    except OSError as error:
+        if os.path.islink(row.path):
+            found.dangling.append((row.path, distribution))
+        elif isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            found.missing.append((row.path, distribution))
+        else:
+            found.unreadable.append((row.path, distribution, error.strerror or str(error)))
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        found.altered.append(Altered(row.path, distribution, "is not a regular file"))
+        return None
+    return status.st_size
+
+
+def _digest(path: str, distribution: Distribution, found: Integrity) -> str | None:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        found.unreadable.append((path, distribution, error.strerror or str(error)))
+        return None
+
+
+def _check_claims(claims: Sequence[tuple[Distribution, Row]], verify: str, found: Integrity) -> None:
+    first, row = claims[0]
+    if row.path.endswith(".pyc"):
+        return
+    if not os.path.exists(row.path):
+        for owner, claim in claims:
+            _size(claim, owner, found)
+    elif len({claim.digest for _owner, claim in claims}) == 1:
+        _check_row(row, first, verify, found)
+    elif _size(row, first, found) is not None:
+        sha256 = _digest(row.path, first, found)
+        actual = record_digest(sha256) if sha256 else None
+        holders = tuple(owner for owner, claim in claims if claim.digest == actual)
+        losers = tuple(owner for owner, claim in claims if claim.digest not in (None, actual))
+        if actual and losers:
+            found.contested.append(Contested(row.path, holders, losers))
+
+
+def unowned_files(installed: Installed, site_packages: Sequence[str]) -> list[str]:
+    """Source files and shared objects inside installed packages that no distribution owns, sorted.
+
+    Overlays that people put there, and what an upgrade left behind. Files at the top of site-packages and
+    directories that no distribution owns are not part of a package: virtual environments and tools keep their
+    own things there.
+    """
+    owned: set[str] = set()
+    packages: set[str] = set()
+    roots = [os.path.realpath(directory) for directory in site_packages]
+    for distribution in installed.distributions:
+        for row in distribution.files:
+            owned.add(row.path)
+    for root in roots:
+        for path in owned:
+            if path.startswith(root + "/"):
+                top, slash, _rest = path[len(root) + 1 :].partition("/")
+                if slash and not top.endswith((".dist-info", ".egg-info")):
+                    packages.add(os.path.join(root, top))
+    found = []
+    for package in sorted(packages):
+        for directory, folders, files in os.walk(package):
+            folders[:] = [folder for folder in folders if folder != "__pycache__"]
+            for name in files:
+                if name.endswith(".py") or is_shared_object(name):
+                    path = f"{directory}/{name}"
+                    if path not in owned:
+                        found.append(path)
+    return sorted(found)

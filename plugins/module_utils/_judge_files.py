@@ -1,0 +1,136 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge files that are not what their distributions recorded. Private to the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
+    Distribution,
+    is_code,
+    is_shared_object,
+)
+
+_DOCUMENTS = re.compile(
+    r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
+)
+_NOT_PACKAGES = frozenset(
+    {"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"}
+)
+
+
+def _relative(path: str, distribution: Distribution) -> str:
+    return os.path.relpath(path, os.path.realpath(distribution.site_packages))
+
+
+def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Files that several distributions recorded with different content (pypa/pip#12313)."""
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for contested in facts.integrity.contested:
+        top = _relative(contested.path, contested.losers[0]).split("/")[0]
+        # Many packages install a top-level tests/ or LICENSE by mistake; nobody imports it.
+        if top not in _NOT_PACKAGES and not _DOCUMENTS.search(contested.path):
+            names = tuple(sorted({owner.name for owner in (*contested.holders, *contested.losers)}))
+            groups.setdefault(names, []).append(contested)
+    for names, files in groups.items():
+        code = [contested for contested in files if is_code(contested.path)]
+        shown = code or files
+        losers = tuple(dict.fromkeys(owner for contested in shown for owner in contested.losers))
+        holders = tuple(dict.fromkeys(owner for contested in shown for owner in contested.holders))
+        winner = " or ".join(owner.pin for owner in holders) or "no installed distribution"
+        example = _relative(shown[0].path, losers[0])
+        count = f"{len(shown)} file{'s' if len(shown) > 1 else ''}"
+        yield Problem(
+            "clobbered-file" if code else "shared-ownership",
+            f"{count} of {' and '.join(owner.pin for owner in losers)} (such as {example}) "
+            f"{'are' if len(shown) > 1 else 'is'} not as installed: what is on disk belongs to {winner}",
+            repair.keep_one(
+                [d for d in facts.installed.distributions if d.name in names], facts.major_beside(names)
+            ),
+            object=shown[0].path,
+            distributions=names,
+            paths=tuple(contested.path for contested in shown),
+            evidence=f"sha256 differs from RECORD for {count}; uninstalling either deletes the files of both",
+        )
+
+
+def missing_payload(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Distributions that count as installed while their files are gone (sgl-project/sglang#31035)."""
+    by_owner: dict[str, tuple[Distribution, list[str]]] = {}
+    for path, owner in facts.integrity.missing:
+        by_owner.setdefault(owner.path, (owner, []))[1].append(path)
+    for owner, paths in by_owner.values():
+        code = sorted((path for path in paths if is_code(path)), key=_libraries_first)
+        shown = code or paths
+        total = sum(not row.path.endswith(".pyc") for row in owner.files)
+        yield Problem(
+            "missing-payload",
+            f"{owner.pin} counts as installed, but {len(paths)} of its {total} files are gone, such as "
+            f"{_relative(shown[0], owner)}",
+            repair.reinstall([owner]),
+            object=shown[0],
+            distributions=(owner.name,),
+            paths=tuple(shown),
+            evidence=f"{len(paths)} paths of {owner.path}/RECORD do not exist, {len(code)} of them code",
+            # Images are slimmed by deleting headers and licences: untidy, but nothing fails to load.
+            severity="" if code else "warning",
+        )
+
+
+def altered_files(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Files that changed since they were installed."""
+    by_owner: dict[str, list[Any]] = {}
+    for altered in facts.integrity.altered:
+        by_owner.setdefault(altered.distribution.path, []).append(altered)
+    for files in by_owner.values():
+        owner = files[0].distribution
+        yield Problem(
+            "altered-file",
+            f"{len(files)} file{'s' if len(files) > 1 else ''} of {owner.pin} changed after installation, "
+            "such as "
+            f"{_relative(files[0].path, owner)}",
+            repair.reinstall([owner]),
+            object=files[0].path,
+            distributions=(owner.name,),
+            paths=tuple(altered.path for altered in files),
+            evidence=files[0].evidence,
+        )
+
+
+def broken_links(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Files that are links into a cache which has been pruned (astral-sh/uv#12003)."""
+    by_owner: dict[str, tuple[Distribution, list[str]]] = {}
+    for path, owner in facts.integrity.dangling:
+        by_owner.setdefault(owner.path, (owner, []))[1].append(path)
+    for owner, paths in by_owner.values():
+        paths.sort(key=_libraries_first)
+        target = _target(paths[0])
+        yield Problem(
+            "broken-link",
+            f"{len(paths)} file{'s' if len(paths) > 1 else ''} of {owner.pin} link to nothing, such as "
+            f"{_relative(paths[0], owner)}",
+            repair.reinstall([owner])
+            + "; a venv must not link into a cache (uv: link mode hardlink or copy)",
+            object=paths[0],
+            distributions=(owner.name,),
+            paths=tuple(paths),
+            evidence=f"{paths[0]} -> {target}",
+        )
+
+
+def _libraries_first(path: str) -> tuple[bool, str]:
+    return not is_shared_object(path), path
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return "?"

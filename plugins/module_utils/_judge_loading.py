@@ -1,0 +1,198 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge what the loader finds and does not find. Private to the collection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
+
+
+@dataclass
+class _Want:
+    """One soname that cannot be loaded: who needs it, and the loader's words."""
+
+    soname: str
+    words: str
+    objects: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    required: bool = False
+
+    @property
+    def severity(self) -> str:
+        """A library that only optional imports need is a warning."""
+        return "" if self.required else "warning"
+
+    @property
+    def needers(self) -> str:
+        """Who needs it, as the rest of a sentence."""
+        names = [os.path.basename(path) for path in self.objects]
+        if not names:
+            asking = (
+                "the list of libraries to load names it" if name == "load" else f"importing {name} loads it"
+                for name in self.modules
+            )
+            return f", and {' and '.join(asking)}"
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f", and {names[0]}{more} need{'' if more else 's'} it"
+
+
+def missing_libraries(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Each library of the plan that the loader does not find, with every object that needs it."""
+    for want in _wants(facts):
+        if want.soname in _catalogue.DRIVER_LIBRARIES:
+            yield _driver_missing(want)
+        else:
+            yield _missing_library(facts, repair, want)
+
+
+def _wants(facts: Facts) -> list[_Want]:
+    wants: dict[str, _Want] = {}
+    for attempt in facts.attempts:
+        if attempt.error is None:
+            continue
+        missing = [(m.soname, m.needed_by, m.message) for m in attempt.error.missing]
+        for soname, needed_by, message in missing or [(attempt.target, [], attempt.error.message)]:
+            want = wants.setdefault(soname, _Want(soname, message))
+            # What the plan itself opens is opened by the interpreter, which does not "need" it.
+            want.objects += [p for p in needed_by if p not in want.objects and p != facts.venv.python]
+            want.modules += [attempt.module] if attempt.module not in want.modules else []
+            want.required = want.required or attempt.fatal
+    return list(wants.values())
+
+
+def _driver_missing(want: _Want) -> Problem:
+    return Problem(
+        "driver-missing",
+        f"{want.soname} comes with the NVIDIA driver, and this host's loader does not find it; "
+        "no wheel is at fault",
+        "install the NVIDIA driver (in a container: start it with the NVIDIA runtime), or put the directory "
+        f"that holds {want.soname} into LD_LIBRARY_PATH; never a stub from a CUDA toolkit",
+        object=next(iter(want.objects), None),
+        soname=want.soname,
+        paths=tuple(want.objects),
+        evidence=want.words,
+        severity=want.severity,
+    )
+
+
+def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
+    here = _copies(facts, want.soname, want.objects)
+    names = list(dict.fromkeys(owner.name for path in here for owner in facts.owners(path)))
+    if here:
+        message = (
+            f"{want.soname} is installed ({', '.join(names)}) where the loader does not look{want.needers}"
+        )
+        fix = _make_findable(here[0], names)
+    else:
+        names = _providers(facts, want.soname, want.objects)
+        gutted = [d for d in facts.installed.distributions if d.name in names]
+        if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname)):
+            message = f"{want.soname} of {gutted[0].pin} cannot be loaded{want.needers}: {want.words}"
+            fix = repair.reinstall(gutted)
+        elif gutted:
+            message = f"{want.soname} is gone, although {gutted[0].pin} counts as installed{want.needers}"
+            fix = repair.reinstall(gutted)
+        elif names:
+            message = f"{want.soname} is missing{want.needers}; {' or '.join(names)} provides it"
+            fix = repair.add(names, facts.unmet)
+        else:
+            message, fix = _unknown(want)
+    return Problem(
+        "missing-library",
+        message,
+        fix,
+        object=next(iter(want.objects), None),
+        soname=want.soname,
+        distributions=tuple(names),
+        paths=tuple(want.objects),
+        evidence=want.words,
+        severity=want.severity,
+    )
+
+
+def _unknown(want: _Want) -> tuple[str, str]:
+    """Message and fix for what is in no distribution that we know."""
+    if "/" in want.soname:
+        return (
+            f"{want.soname} cannot be loaded: {want.words}",
+            "correct the path, or reinstall the distribution that owns the file",
+        )
+    package = _catalogue.SYSTEM_PACKAGES.get(want.soname)
+    if package:
+        return (
+            f"{want.soname}, a library of the operating system, is missing{want.needers}",
+            f"install the package that provides it (Debian and Ubuntu: apt-get install {package})",
+        )
+    return (
+        f"{want.soname} is missing{want.needers}; no distribution that we know provides it",
+        "find out which package provides it, and install that or leave out the module that needs it",
+    )
+
+
+def _files_named(facts: Facts, soname: str) -> list[str]:
+    return [path for path in facts.installed.libraries() if os.path.basename(path) == soname]
+
+
+def _copies(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
+    """Files of the venv that would be this library, other than those that ask for it."""
+    return [
+        path
+        for path, found in facts.objects.items()
+        if soname in (found.soname, os.path.basename(path)) and path not in needers and path != soname
+    ]
+
+
+def _make_findable(path: str, owners: Sequence[str]) -> str:
+    if any(cuda_major_of(name) for name in owners):
+        directory = os.path.dirname(path)
+        return (
+            f"add {directory} to LD_LIBRARY_PATH (library_path of cuda_wheel_facts lists all that it needs)"
+        )
+    # torch/lib and its like are meant to be loaded by their own package, with its preloads.
+    return f"import the package of {' or '.join(owners)} first, which loads {path}"
+
+
+def _providers(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
+    """Distributions that provide a soname, narrowed to one CUDA major where the environment tells which."""
+    files = _files_named(facts, soname)
+    by_record = sorted({owner.name for path in files for owner in facts.installed.owners(path)})
+    if by_record:
+        return by_record
+    candidates = _catalogue.distributions_of(soname)
+    majors = {facts.cuda_major} - {None} or {
+        cuda_major_of(owner.name) for path in objects for owner in facts.owners(path)
+    } | {cuda_major_of(d.name) for d in facts.installed.distributions}
+    fitting = [name for name in candidates if cuda_major_of(name) in majors]
+    return fitting or candidates
+
+
+def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Libraries that a wheel provides elsewhere, taken from the host here (NVIDIA/cuvs#2299)."""
+    inside = [os.path.realpath(directory) + "/" for directory in (facts.venv.path, *facts.venv.import_path)]
+    for loaded in facts.loaded:
+        soname = loaded.soname or os.path.basename(loaded.path)
+        real = os.path.realpath(loaded.path)
+        if real.startswith(tuple(inside)) or facts.owners(loaded.path):
+            continue
+        names = [name for name in _providers(facts, soname, []) if cuda_major_of(name)]
+        copies = _copies(facts, soname, [])
+        if names:
+            yield Problem(
+                "resolved-outside-venv",
+                f"{soname} comes from this host ({loaded.path}), not from a wheel; "
+                "another host may not have it",
+                _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
+                object=facts.needer(loaded),
+                soname=soname,
+                distributions=tuple(names),
+                paths=(loaded.path,),
+                evidence=f"found by {loaded.rule}",
+            )

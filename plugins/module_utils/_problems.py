@@ -1,0 +1,42 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge the facts of one venv: every problem, its evidence and a fix that works. Private to the collection.
+
+A clean venv has no problem: what is usual and harmless (identical files that many CUDA 12 wheels share,
+optional network transports that nothing loads, a library of the other CUDA major that nothing reaches) is no
+finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Callable
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils import (
+    _judge_combinations,
+    _judge_files,
+    _judge_loading,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
+
+_JUDGES: tuple[Callable[[Facts, Repair], Iterator[Problem]], ...] = (
+    _judge_files.clobbered,
+    _judge_files.missing_payload,
+    _judge_loading.missing_libraries,
+    _judge_combinations.unmet_requirements,
+    _judge_files.altered_files,
+    _judge_combinations.mixed_majors,
+    _judge_combinations.duplicate_sonames,
+    _judge_loading.outside_venv,
+    _judge_files.broken_links,
+    _judge_combinations.malformed,
+)
+
+
+def judge(facts: Facts) -> list[Problem]:
+    """Every problem of the venv, errors first."""
+    repair = Repair(facts.venv, facts.installed)
+    found = [problem for judge_one in _JUDGES for problem in judge_one(facts, repair)]
+    return sorted(found, key=lambda problem: problem.level != "error")

@@ -1,0 +1,139 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The commands that repair a venv. Private to the collection.
+
+A plain reinstall repairs nothing: pip and uv call the distribution installed. Reinstalling two distributions
+that own the same files repairs only the last one. So every command names all owners, removes what must go
+first, and forces the rest.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
+from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
+
+# A generation is never modified; other venvs are their owner's to repair.
+_GENERATION = "build a new generation"
+
+
+class Repair:
+    """Writes fixes for one venv, with the installer that it has."""
+
+    def __init__(self, venv: Venv, installed: Installed) -> None:
+        self._installed = installed
+        self._python = shlex.quote(f"{venv.path}/bin/python")
+        self._has_pip = "pip" in installed.versions
+
+    def reinstall(self, distributions: Sequence[Distribution]) -> str:
+        """Bring back these distributions' files; settle first who owns them, where others claim them too."""
+        contestants = self._contestants(distributions)
+        if contestants:
+            return self.keep_one([*distributions, *contestants], None)
+        return f"{_GENERATION} from the same lock, or repair this venv: {self._force(distributions)}"
+
+    def replace(self, distribution: Distribution) -> str:
+        """Bring back a distribution whose book-keeping is damaged: no installer can uninstall it."""
+        command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
+        return f"{_GENERATION} from the same lock, or repair this venv: {command}"
+
+    def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
+        """Install what is not there, in the version that an installed distribution asks for, if one does."""
+        wanted = [
+            next((found.requirement for found in unmet if found.name == name), name) for name in requirements
+        ]
+        if len(wanted) > 1:
+            choices = " or ".join(wanted)
+            return f"{_GENERATION} with {choices}, or add one here, such as: {self._install(wanted[:1])}"
+        return f"{_GENERATION} with {wanted[0]}, or add it here: {self._install(wanted)}"
+
+    def without(self, names: Iterable[str]) -> str:
+        """Remove distributions, and bring back the files of others that go with them."""
+        going = list(dict.fromkeys(names))
+        return f"{_GENERATION} without {', '.join(going)}, or repair this venv: {self._remove(going, [])}"
+
+    def keep_one(self, owners: Sequence[Distribution], cuda: int | None, *, restore: bool = True) -> str:
+        """Settle a contest: keep the one for this CUDA major, or say how to keep either.
+
+        ``restore`` forces back the files of the one that stays.
+        """
+        fitting = [owner for owner in owners if cuda is not None and cuda_major_of(owner.name) == cuda]
+        commands = {
+            kept.pin: self._remove([o.name for o in owners if o is not kept], [kept] if restore else [])
+            for kept in (fitting if len(fitting) == 1 else owners)
+        }
+        if len(commands) == 1:
+            others = ", ".join(owner.name for owner in owners if owner is not fitting[0])
+            return f"{_GENERATION} without {others}, or repair this venv: {commands[fitting[0].pin]}"
+        choices = "; or ".join(f"to keep {pin}: {command}" for pin, command in commands.items())
+        names = " and ".join(owner.name for owner in owners)
+        return f"{_GENERATION} with only one of {names}, or repair this venv, {choices}"
+
+    def keep_major(self, majors: Mapping[int, Sequence[str]]) -> str:
+        """Say how to keep one CUDA major, for each of them: {major: names of its distributions}."""
+        choices = []
+        for kept in majors:
+            others = [name for major, names in majors.items() if major != kept for name in names]
+            choices.append(f"to keep CUDA {kept}: {self._remove(others, [])}")
+        return f"{_GENERATION} with one CUDA major only, or repair this venv, {'; or '.join(choices)}"
+
+    def _remove(self, names: Sequence[str], kept: Sequence[Distribution]) -> str:
+        """Uninstall ``names``, then force back ``kept`` and whatever else lost files."""
+        going = [d for d in self._installed.distributions if d.name in names]
+        survivors = self._survivors(going, kept)
+        uninstall = self._uninstall(names)
+        return f"{uninstall} && {self._force(survivors)}" if survivors else uninstall
+
+    def _survivors(self, going: Sequence[Distribution], kept: Sequence[Distribution]) -> list[Distribution]:
+        """The fewest distributions whose forced reinstallation brings back every shared file that goes."""
+        leaving = {distribution.name for distribution in going}
+        chosen = {distribution.name: distribution for distribution in kept}
+        for path, owners in sorted(self._installed.shared().items()):
+            staying = [owner for owner in owners if owner.name not in leaving]
+            if len(staying) == len(owners) or not staying or path.endswith(".pyc"):
+                continue
+            if not any(owner.name in chosen for owner in staying):
+                # Many CUDA 12 wheels own one empty nvidia/__init__.py: the smallest of them is enough.
+                smallest = min(
+                    staying, key=lambda owner: (sum(row.size or 0 for row in owner.files), owner.name)
+                )
+                chosen[smallest.name] = smallest
+        return sorted(chosen.values(), key=lambda distribution: distribution.name)
+
+    def _contestants(self, distributions: Sequence[Distribution]) -> list[Distribution]:
+        """Other distributions that record a file of these with other content."""
+        names = {distribution.name for distribution in distributions}
+        found: dict[str, Distribution] = {}
+        for path, owners in self._installed.shared().items():
+            if (
+                names & {owner.name for owner in owners}
+                and len(self._installed.digests(path)) > 1
+                and is_code(path)
+            ):
+                found.update({owner.name: owner for owner in owners if owner.name not in names})
+        return [found[name] for name in sorted(found)]
+
+    def _force(self, distributions: Sequence[Distribution]) -> str:
+        wanted = " ".join(shlex.quote(distribution.pin) for distribution in distributions)
+        if self._has_pip:
+            return f"{self._python} -m pip install --force-reinstall --no-deps {wanted}"
+        return f"uv pip install --python {self._python} --reinstall --no-deps {wanted}"
+
+    def _install(self, requirements: Sequence[str]) -> str:
+        wanted = " ".join(shlex.quote(requirement) for requirement in requirements)
+        return (
+            f"{self._python} -m pip install {wanted}"
+            if self._has_pip
+            else f"uv pip install --python {self._python} {wanted}"
+        )
+
+    def _uninstall(self, names: Sequence[str]) -> str:
+        wanted = " ".join(shlex.quote(name) for name in names)
+        if self._has_pip:
+            return f"{self._python} -m pip uninstall --yes {wanted}"
+        return f"uv pip uninstall --python {self._python} {wanted}"

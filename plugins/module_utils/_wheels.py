@@ -1,0 +1,305 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read installed distributions: metadata, files they own, what is damaged. Private to the collection.
+
+Source of the formats: PyPA specifications "Recording installed projects" and "Core metadata".
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import NamedTuple
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
+
+# Larger than the largest honest METADATA (a long README) and RECORD (a hundred thousand rows) by far.
+_METADATA_LIMIT = 16 * 1024 * 1024
+_RECORD_LIMIT = 256 * 1024 * 1024
+_CODE = (".py", ".pyi", ".cubin", ".fatbin", ".ptx", ".bc", ".a", ".pth")
+_SHA256 = re.compile(r"[\w-]{43}$", re.ASCII)
+_LIBRARY = re.compile(r"lib[^/]*\.so(\.[\w.]+)?$")
+
+
+class Row(NamedTuple):
+    """One line of RECORD: absolute path, digest as spelled there (URL-safe base64 of SHA-256), size in bytes.
+
+    The last two are None where RECORD does not tell.
+    """
+
+    path: str
+    digest: str | None
+    size: int | None
+
+
+class Damage(NamedTuple):
+    """A file of the environment's own book-keeping that cannot be used as it is."""
+
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class Distribution:
+    """One installed distribution: ``name`` normalised as PEP 503 says, ``path`` its dist-info directory."""
+
+    name: str
+    version: str
+    path: str
+    site_packages: str
+    requires: list[str] = field(default_factory=list)
+    files: list[Row] = field(default_factory=list)
+    installer: str = ""
+
+    @property
+    def pin(self) -> str:
+        """``name==version``, as a requirements file says it."""
+        return f"{self.name}=={self.version}"
+
+
+@dataclass
+class Installed:
+    """All distributions of some site-packages, and who owns which path."""
+
+    distributions: list[Distribution]
+    damages: list[Damage]
+
+    def __post_init__(self) -> None:
+        self._owners: dict[str, list[Distribution]] = {}
+        for distribution in self.distributions:
+            for row in distribution.files:
+                owners = self._owners.setdefault(row.path, [])
+                if distribution not in owners[-1:]:
+                    owners.append(distribution)
+        self._libraries = {path: owners for path, owners in self._owners.items() if is_shared_object(path)}
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """{normalised name: version}, sorted. The first on the import path counts, as it does for Python."""
+        found: dict[str, str] = {}
+        for distribution in self.distributions:
+            found.setdefault(distribution.name, distribution.version)
+        return dict(sorted(found.items()))
+
+    def owners(self, path: str) -> list[Distribution]:
+        """Distributions whose RECORD lists this absolute path, directories spelled as links or resolved."""
+        return self._owners.get(path) or self._owners.get(_canonical(path), [])
+
+    def shared(self) -> dict[str, list[Distribution]]:
+        """Paths that distributions of different names claim."""
+        return {
+            path: owners
+            for path, owners in self._owners.items()
+            if len(owners) > 1 and len({owner.name for owner in owners}) > 1
+        }
+
+    def digests(self, path: str) -> set[str | None]:
+        """The digests that the owners of a path recorded: more than one when they differ."""
+        return {row.digest for owner in self._owners.get(path, []) for row in owner.files if row.path == path}
+
+    def libraries(self) -> dict[str, list[Distribution]]:
+        """Owned paths named like shared objects (``*.so``, ``*.so.N``) and their owners."""
+        return self._libraries
+
+
+def is_shared_object(path: str) -> bool:
+    """Whether the file's name is one of a shared object or an extension module."""
+    name = path[path.rfind("/") + 1 :]
+    return name.endswith(".so") or ".so." in name
+
+
+def is_code(path: str) -> bool:
+    """Whether a program fails without this file: not a licence, a header or a document."""
+    return is_shared_object(path) or path.endswith(_CODE)
+
+
+def normalise(name: str) -> str:
+    """The name as the index compares it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_installed(site_packages: Iterable[str]) -> Installed:
+    """Read the distributions of several site-packages, in the order of the import path."""
+    distributions: list[Distribution] = []
+    damages: list[Damage] = []
+    for directory in site_packages:
+        found, damaged = read_site(directory)
+        distributions += found
+        damages += damaged
+    return Installed(distributions, damages)
+
+
+def read_site(site_packages: str) -> tuple[list[Distribution], list[Damage]]:
+    """Distributions of one site-packages sorted by name, and what could not be read there."""
+    distributions: list[Distribution] = []
+    damages: list[Damage] = []
+    try:
+        names = sorted(os.listdir(site_packages))
+    except OSError as error:
+        return [], [Damage(site_packages, error.strerror or str(error))]
+    root = os.path.realpath(site_packages)
+    for name in names:
+        path = os.path.join(site_packages, name)
+        # pip renames what it is about to remove to ~name; Python and pip ignore such leftovers.
+        if name.startswith("~"):
+            continue
+        if name.endswith(".dist-info"):
+            distributions.append(_read_dist_info(path, site_packages, root, damages))
+        elif name.endswith(".egg-info"):
+            distributions.append(_read_egg_info(path, site_packages, damages))
+    return sorted(distributions, key=lambda found: (found.name, found.version)), damages
+
+
+def _read_dist_info(path: str, site_packages: str, root: str, damages: list[Damage]) -> Distribution:
+    distribution = _read_metadata(os.path.join(path, "METADATA"), path, site_packages, damages)
+    record = os.path.join(path, "RECORD")
+    try:
+        text = _read_text(record, _RECORD_LIMIT)
+    except (OSError, ValueError) as error:
+        damages.append(Damage(record, _reason(error)))
+    else:
+        distribution.files, reason = _parse_record(text, root)
+        if reason:
+            damages.append(Damage(record, reason))
+    try:
+        distribution.installer = _read_text(os.path.join(path, "INSTALLER"), 1024).strip()
+    except (OSError, ValueError):
+        distribution.installer = ""
+    return distribution
+
+
+def _read_egg_info(path: str, site_packages: str, damages: list[Damage]) -> Distribution:
+    """Old installations of setuptools and distutils: a name and a version, but no list of files to check."""
+    metadata = os.path.join(path, "PKG-INFO") if os.path.isdir(path) else path
+    return _read_metadata(metadata, path, site_packages, damages)
+
+
+def _read_metadata(file: str, path: str, site_packages: str, damages: list[Damage]) -> Distribution:
+    # name-version of the directory stands in where the file is damaged: the operator must still see which one
+    # it is.
+    stem = os.path.basename(path).rpartition(".")[0]
+    name, _dash, version = stem.partition("-")
+    requires: list[str] = []
+    try:
+        headers = HeaderParser().parsestr(_read_text(file, _METADATA_LIMIT))
+    except (OSError, ValueError) as error:
+        damages.append(Damage(file, _reason(error)))
+    else:
+        missing = [key for key in ("Name", "Version") if not str(headers.get(key, "")).strip()]
+        if missing:
+            damages.append(Damage(file, f"has no {' and no '.join(missing)}"))
+        name = str(headers.get("Name", "")).strip() or name
+        version = str(headers.get("Version", "")).strip() or version
+        requires = [" ".join(str(value).split()) for value in headers.get_all("Requires-Dist", [])]
+    return Distribution(normalise(name), version, path, site_packages, requires)
+
+
+def _read_text(path: str, limit: int) -> str:
+    """The whole file. Never opens what could block (a FIFO) and never reads more than ``limit`` bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("is not a regular file")
+        if status.st_size > limit:
+            raise ValueError(f"is larger than {limit} bytes")
+        data = stream.read(limit)
+    if b"\0" in data:
+        raise ValueError("is not text")
+    return data.decode("utf-8", errors="strict")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8 text"
+    if isinstance(error, OSError):
+        return "is missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+    return str(error)
+
+
+def _parse_record(text: str, root: str) -> tuple[list[Row], str]:
+    """The rows of a RECORD and, in words, what is wrong with the others (empty when nothing is)."""
+    rows: list[Row] = []
+    bad: list[int] = []
+    prefix = root + "/"
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line:
+            continue
+        fields = line.split(",") if '"' not in line else next(csv.reader([line]), [])
+        row = _parse_row(fields, prefix)
+        if row is None:
+            bad.append(number)
+        else:
+            rows.append(row)
+    if not text.strip():
+        return rows, "is empty"
+    if bad:
+        return rows, f"has {len(bad)} unreadable line(s), the first is line {bad[0]}"
+    return rows, ""
+
+
+def _parse_row(fields: list[str], prefix: str) -> Row | None:
+    if len(fields) != 3 or not fields[0]:
+        return None
+    path, digest, size = fields
+    if path[0] == "/" or ".." in path or "//" in path or "./" in path:
+        path = _canonical(os.path.join(prefix, path))
+    else:
+        path = prefix + path
+    recorded = None
+    if digest.startswith("sha256="):
+        recorded = digest[7:]
+        if not _SHA256.match(recorded):
+            return None
+    if size and not size.isascii() or size and not size.isdigit():
+        return None
+    return Row(path, recorded, int(size) if size else None)
+
+
+def _canonical(path: str) -> str:
+    """The path with links of its directories resolved; the last component stays: a package may own a link."""
+    directory, name = os.path.split(os.path.normpath(path))
+    return os.path.join(os.path.realpath(directory), name)
+
+
+def record_digest(sha256: str) -> str:
+    """The spelling in RECORD of a SHA-256 in hexadecimal."""
+    return base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")
+
+
+def sha256_of(path: str) -> str:
+    """SHA-256 of a file's content, in lower-case hexadecimal. Raises OSError."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def library_path(installed: Installed) -> list[str]:
+    """The directories that LD_LIBRARY_PATH needs for these distributions: absolute, sorted.
+
+    Those named ``lib`` that hold existing ``lib*.so*`` of NVIDIA's distributions, below ``nvidia/`` or where
+    the catalogue's distributions put them. A compiler's private libraries (``nvvm/lib64``) and what other
+    packages bundle are not among them.
+    """
+    directories = set()
+    for path, owners in installed.libraries().items():
+        directory, name = os.path.split(path)
+        if os.path.basename(directory) != "lib" or not _LIBRARY.match(name) or directory in directories:
+            continue
+        for owner in owners:
+            below_nvidia = path.startswith(os.path.realpath(owner.site_packages) + "/nvidia/")
+            known = below_nvidia and owner.name.startswith("nvidia-") or _catalogue.wheel_of(owner.name)
+            if known and os.path.exists(path):
+                directories.add(directory)
+    return sorted(directories)

@@ -1,0 +1,47 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A package index in a folder, with small wheels made for a test; uv and pip read it like any other."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+
+class LocalIndex:
+    """Wheels of a test, by name, and the lock lines that pin them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hashes: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        """Address of the index."""
+        return self.folder.as_uri()
+
+    def add(self, name: str, version: str, files: dict[str, str]) -> str:
+        """Make a wheel that holds these files and return its lock line."""
+        project = self.folder / name
+        project.mkdir(parents=True, exist_ok=True)
+        stem = f"{name.replace('-', '_')}-{version}"
+        wheel = project / f"{stem}-py3-none-any.whl"
+        content = {path: text.encode() for path, text in files.items()}
+        content[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+        content[f"{stem}.dist-info/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        rows = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in content.items()]
+        content[f"{stem}.dist-info/RECORD"] = "\n".join([*rows, f"{stem}.dist-info/RECORD,,", ""]).encode()
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for path, data in content.items():
+                archive.writestr(path, data)
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        links = [f'<a href="{path.name}">{path.name}</a>' for path in sorted(project.glob("*.whl"))]
+        (project / "index.html").write_text("<!DOCTYPE html><html><body>" + "".join(links) + "</body></html>")
+        return f"{name}=={version} --hash=sha256:{digest}\n"
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,0 +1,142 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module as a user calls it: through ansible, on real venvs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import small_wheels
+
+from ansible_collections.gpufleet.dflash.plugins.modules import cuda_wheel_facts
+
+ANSIBLE = Path(sys.executable).with_name("ansible")
+
+
+def call(arguments: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """The module's result; ``failed`` is in it when it failed."""
+    done = subprocess.run(
+        [
+            *(str(ANSIBLE), "localhost", "--inventory", "localhost,", "--connection", "local"),
+            *("--extra-vars", json.dumps({"ansible_python_interpreter": sys.executable})),
+            *("--module-name", "gpufleet.dflash.cuda_wheel_facts", "--args", json.dumps(arguments)),
+            *(["--check"] if check else []),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            "ANSIBLE_COLLECTIONS_PATH": str(small_wheels.CHECKOUT / ".collections"),
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+            "ANSIBLE_NOCOLOR": "1",
+            "HOME": str(small_wheels.CHECKOUT / ".cache"),
+            "PATH": "/usr/bin:/bin",
+            "LC_ALL": "C.UTF-8",
+        },
+    )
+    status, _arrow, text = done.stdout.partition("=> ")
+    assert text, done.stdout + done.stderr
+    return {"failed": "FAILED" in status, **json.loads(text)}
+
+
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_wheels.make_venv(
+        tmp_path_factory.mktemp("facts") / "venv", "nvidia-cuda-runtime", "nvidia-nvtx", "nvidia-cufile"
+    )
+
+
+def snapshot(venv: Path) -> dict[str, int]:
+    return {str(path): path.lstat().st_mtime_ns for path in venv.rglob("*")}
+
+
+@pytest.mark.parametrize("check", [False, True], ids=["run", "check mode"])
+def test_facts_of_a_clean_venv(venv: Path, check: bool) -> None:
+    directory = f"{small_wheels.site_packages(venv)}/nvidia/cu13/lib"
+    before = snapshot(venv)
+
+    result = call(
+        {"venv": str(venv), "imports": [], "load": ["libcufile.so.0"], "ld_library_path": [directory]},
+        check=check,
+    )
+
+    assert (result["failed"], result["changed"], result["problems"]) == (False, False, [])
+    assert snapshot(venv) == before
+    assert result["venvs"] == result["ansible_facts"]["cuda_wheels"]
+    facts = result["venvs"][str(venv)]
+    assert facts["verdict"] == "ok"
+    assert facts["cuda"] == {"majors": [13], "torch": None, "torch_cuda": None, "driver_floor": 580}
+    assert facts["library_path"] == [directory]
+    assert facts["resolution"] == [
+        {
+            "soname": "libcufile.so.0",
+            "path": f"{directory}/libcufile.so.0",
+            "distribution": "nvidia-cufile",
+            "rule": "ld_library_path",
+            "needed_by": None,
+        }
+    ]
+    assert result["msg"] == "ok: 3 distributions, nothing wrong"
+
+
+def test_problems_are_at_the_top_level_and_in_the_facts(venv: Path) -> None:
+    result = call({"venv": str(venv), "load": ["libcufile.so.0"]})
+
+    facts = result["venvs"][str(venv)]
+    assert [problem["kind"] for problem in result["problems"]] == ["missing-library", "unmet-requirement"]
+    assert facts["problems"] == result["problems"]
+    assert facts["verdict"] == "error"
+    assert result["msg"] == f"error: {result['problems'][0]['message']} (and 1 more)"
+
+
+def test_full_detail_adds_the_rest_of_the_process(venv: Path) -> None:
+    arguments = {"venv": str(venv), "imports": []}
+    brief = call(arguments)["venvs"][str(venv)]
+    full = call({**arguments, "detail": "full"})["venvs"][str(venv)]
+
+    assert brief["resolution"] == []
+    assert {"libc.so.6"} <= {item["soname"] for item in full["resolution"]}
+    assert full["problems"] == brief["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"venv": "/nonexistent"}, "not a virtual environment: /nonexistent: there is no such directory"),
+        ({"venv": "/usr"}, "not a virtual environment: /usr: it has no pyvenv.cfg"),
+        ({"venv": "{venv}", "unit": "no-such-unit-here"}, "there is no such unit: no-such-unit-here.service"),
+        ({"venv": "{venv}", "verify": "twice"}, "value of verify must be one of"),
+        ({"verify": "size"}, "missing required arguments: venv"),
+    ],
+    ids=["no directory", "no venv", "no unit", "bad choice", "no argument"],
+)
+def test_a_users_mistake_is_one_clear_sentence(venv: Path, arguments: dict[str, str], words: str) -> None:
+    result = call({name: value.format(venv=venv) for name, value in arguments.items()})
+
+    assert result["failed"] is True
+    assert words in result["msg"]
+    assert "Traceback" not in json.dumps(result)
+
+
+def test_the_result_is_documented_completely(venv: Path) -> None:
+    documented = yaml.safe_load(cuda_wheel_facts.RETURN)
+    result = call({"venv": str(venv), "imports": [], "load": ["libcudart.so.13", "libabsent.so.9"]})
+    facts = result["venvs"][str(venv)]
+
+    assert set(result) - {"failed", "changed", "msg"} == set(documented)
+    assert set(facts) == set(documented["venvs"]["contains"])
+    assert set(facts["cuda"]) == set(documented["venvs"]["contains"]["cuda"]["contains"])
+    assert set(result["problems"][0]) == set(documented["problems"]["contains"])
+
+
+def test_a_summary_stays_small(venv: Path) -> None:
+    result = call({"venv": str(venv), "load": [f"libabsent{number}.so" for number in range(20)]})
+
+    assert len(json.dumps(result["venvs"])) < 32 * 1024

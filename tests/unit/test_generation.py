@@ -1,0 +1,261 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Generations built by the real uv from wheels made for the test."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
+from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
+    GenerationError,
+    Recipe,
+    build,
+    inspect_interpreter,
+    read_manifest,
+)
+from support.local_index import LocalIndex
+
+UV = str(Path(sys.executable).with_name("uv"))
+
+
+class Site:
+    """A root for generations, an index with wheels, and the options of the module."""
+
+    def __init__(self, folder: Path) -> None:
+        self.index = LocalIndex(folder / "index")
+        self.root = folder / "root"
+        self.lock = self.index.add("first-thing", "1.0", {"first_thing.py": "VALUE = 1\n"})
+        self.lock += self.index.add("second-thing", "2.0", {"second_thing/__init__.py": "VALUE = 2\n"})
+
+    def options(self, **changes: Any) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "root": str(self.root),
+            "lock": "test.txt",
+            "lock_content": self.lock,
+            "overlays": [],
+            "python": sys.executable,
+            "index_url": self.index.url,
+            "ca_file": None,
+            "uv": UV,
+        }
+        return {**options, **changes}
+
+    def recipe(self, **changes: Any) -> Recipe:
+        return _build.make_recipe(self.options(**changes))
+
+    def build(self, **changes: Any) -> dict[str, Any]:
+        options = self.options(**changes)
+        return _build.run(_build.make_recipe(options), options, lambda line: None)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_a_lock_becomes_a_venv_that_imports_what_it_names(site: Site) -> None:
+    result = site.build()
+    assert result["changed"]
+    assert result["manifest"]["distributions"] == {"first-thing": "1.0", "second-thing": "2.0"}
+    code = "import first_thing, second_thing; print(first_thing.VALUE + second_thing.VALUE)"
+    answer = subprocess.run([f"{result['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "3\n"
+
+
+def test_modules_are_byte_compiled_so_that_no_start_has_to(site: Site) -> None:
+    packages = Path(site.build()["site_packages"])
+    assert list(packages.glob("__pycache__/first_thing.*.pyc"))
+    assert list(packages.glob("second_thing/__pycache__/__init__.*.pyc"))
+
+
+def test_building_twice_is_building_once(site: Site) -> None:
+    first = site.build()
+    before = {path: path.stat().st_mtime_ns for path in Path(first["path"]).rglob("*")}
+    second = site.build()
+    assert not second["changed"]
+    assert second["manifest"] == first["manifest"]
+    assert before == {path: path.stat().st_mtime_ns for path in Path(first["path"]).rglob("*")}
+
+
+def test_a_second_generation_shares_its_files_with_the_first(site: Site) -> None:
+    first = Path(site.build()["site_packages"], "first_thing.py")
+    site.lock += site.index.add("third-thing", "3.0", {"third_thing.py": ""})
+    second = Path(site.build()["site_packages"], "first_thing.py")
+    assert first != second
+    assert first.stat().st_ino == second.stat().st_ino
+
+
+def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
+    plan = _build.plan(site.recipe())
+    assert plan["changed"]
+    assert not site.root.exists(), "planning writes nothing"
+    result = site.build()
+    assert (plan["id"], plan["path"], plan["site_packages"]) == (result["id"], result["path"], result["site_packages"])
+    assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"]["distributions"]
+    after = _build.plan(site.recipe())
+    assert not after["changed"]
+    assert after["before"]["id"] == result["id"]
+
+
+@pytest.mark.parametrize("rest", ["folder", "file", "link"])
+def test_what_an_interrupted_build_left_is_built_anew(site: Site, rest: str, tmp_path: Path) -> None:
+    path = Path(site.recipe().path)
+    path.parent.mkdir(parents=True)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    if rest == "folder":
+        (path / "lib").mkdir(parents=True)
+        (path / "lib" / "half").write_text("half")
+    elif rest == "file":
+        path.write_text("half")
+    else:
+        path.symlink_to(kept)
+    site.build()
+    assert read_manifest(str(path))
+    assert not (path / "lib" / "half").exists()
+    assert kept.exists()
+
+
+def _build_and_die(options: dict[str, Any], last_words: str) -> None:
+    def progress(line: str) -> None:
+        if last_words in line:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _build.run(_build.make_recipe(options), options, progress)
+
+
+@pytest.mark.parametrize("last_words", ["making the venv", "Resolved", "Installed", "Bytecode compiled"])
+def test_a_build_that_is_killed_leaves_nothing_that_looks_complete(site: Site, last_words: str) -> None:
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_build_and_die, args=(site.options(), last_words))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert read_manifest(site.recipe().path) is None
+    assert site.build()["changed"]
+    assert read_manifest(site.recipe().path)
+
+
+def _build_and_report(options: dict[str, Any], queue: Any) -> None:
+    said: list[str] = []
+    result = _build.run(_build.make_recipe(options), options, said.append)
+    queue.put((result["manifest"]["created"], "waiting for another build on this host" in said))
+
+
+def test_two_runs_at_once_build_once(site: Site) -> None:
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    processes = [context.Process(target=_build_and_report, args=(site.options(), queue)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    answers = [queue.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+    assert len({created for created, _waited in answers}) == 1
+    assert sorted(waited for _created, waited in answers) == [False, True]
+
+
+def test_a_wrong_hash_is_refused_and_leaves_nothing(site: Site) -> None:
+    site.lock = site.lock.replace("first-thing==1.0 --hash=sha256:", "first-thing==1.0 --hash=sha256:")[:-65] + "0" * 64
+    with pytest.raises(GenerationError, match="(?i)hash"):
+        site.build()
+    assert not os.path.lexists(site.recipe().path)
+
+
+def test_a_version_that_the_index_lacks_is_named(site: Site) -> None:
+    site.lock = site.lock.replace("second-thing==2.0", "second-thing==2.1")
+    with pytest.raises(GenerationError, match="second-thing==2.1"):
+        site.build()
+    assert not os.path.lexists(site.recipe().path)
+
+
+def test_an_entry_for_another_platform_is_not_installed_and_not_missed(site: Site) -> None:
+    elsewhere = site.index.add("third-thing", "3.0", {"third_thing.py": ""})
+    site.lock += elsewhere.replace("3.0 ", "3.0 ; sys_platform == 'win32' ")
+    assert "third-thing" not in site.build()["manifest"]["distributions"]
+
+
+def test_an_overlay_replaces_a_file_in_this_generation_alone(site: Site) -> None:
+    plain = Path(site.build()["site_packages"], "first_thing.py")
+    overlay = {"dest": "first_thing.py", "content": "VALUE = 10\n"}
+    patched = site.build(overlays=[overlay])
+    assert Path(patched["site_packages"], "first_thing.py").read_text() == "VALUE = 10\n"
+    assert plain.read_text() == "VALUE = 1\n", "the file is hard-linked to the cache and to other generations"
+    code = "import first_thing; print(first_thing.VALUE)"
+    answer = subprocess.run([f"{patched['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "10\n"
+    assert list(patched["manifest"]["overlays"]) == ["first_thing.py"]
+
+
+@pytest.mark.parametrize(
+    ("overlays", "words"),
+    [
+        ([{"dest": "../outside.py", "content": ""}], "below site-packages"),
+        ([{"dest": "/etc/passwd", "content": ""}], "below site-packages"),
+        ([{"dest": "x.py", "content": ""}, {"dest": "./x.py", "content": ""}], "two overlays have one dest: x.py"),
+        ([{"dest": "broken.py", "content": "def ("}], "does not compile: broken.py"),
+    ],
+    ids=["upwards", "absolute", "twice", "syntax"],
+)
+def test_an_overlay_that_cannot_be_laid_is_refused(site: Site, overlays: list[dict[str, str]], words: str) -> None:
+    with pytest.raises(GenerationError, match=words):
+        site.build(overlays=overlays)
+    assert not list(site.root.glob("venvs/cpython*"))
+
+
+def test_the_name_changes_with_each_input_and_with_nothing_else(site: Site, tmp_path: Path) -> None:
+    plain = site.recipe().id
+    assert site.recipe(lock_content="# a comment\n" + site.lock).id == plain
+    assert site.recipe(index_url="https://elsewhere.invalid/").id == plain, "hashes say what it is, not where from"
+    other_lock = site.lock + site.index.add("third-thing", "3.0", {})
+    other_overlay = [{"dest": "x.py", "content": "1"}]
+    names = {
+        plain,
+        site.recipe(lock_content=other_lock).id,
+        site.recipe(overlays=other_overlay).id,
+        site.recipe(overlays=[{"dest": "x.py", "content": "2"}]).id,
+    }
+    assert len(names) == 4
+
+
+def test_credentials_of_an_index_are_in_no_error(site: Site) -> None:
+    with pytest.raises(GenerationError) as caught:
+        site.build(index_url="http://robot:s3cret@127.0.0.1:9/simple")
+    assert "s3cret" not in str(caught.value)
+    assert "robot" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [("/nowhere/python", "cannot be run: /nowhere/python"), ("/bin/true", "not a usable Python interpreter: /bin/true")],
+)
+def test_an_interpreter_that_is_none_is_named(python: str, words: str) -> None:
+    with pytest.raises(GenerationError, match=words):
+        inspect_interpreter(python)
+
+
+def test_a_manifest_that_was_cut_short_does_not_count(site: Site) -> None:
+    manifest = Path(site.build()["path"], ".dflash", "generation.json")
+    manifest.write_text(manifest.read_text()[:40])
+    assert read_manifest(site.recipe().path) is None
+    assert site.build()["changed"]
+    assert json.loads(manifest.read_text())["id"] == site.recipe().id
+
+
+def test_a_root_where_nothing_can_be_written_is_one_clear_error(site: Site, tmp_path: Path) -> None:
+    occupied = tmp_path / "occupied"
+    occupied.write_text("")
+    options = site.options(root=str(occupied))
+    recipe = _build.make_recipe(options)
+    with pytest.raises(GenerationError, match=f"cannot be built: {occupied}"):
+        build(recipe, _build.Source({}, UV), lambda line: None)

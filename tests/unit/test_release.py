@@ -1,0 +1,114 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
+    Instance,
+    Release,
+    ReleaseError,
+    make_release,
+    read_release,
+    release_of_unit,
+    stage,
+    staged_releases,
+)
+
+UNIT = "[Service]\nUser=dflash\nEnvironment=DFLASH_RELEASE=@release@\nExecStart=/bin/true\n"
+HEALTH = {"url": "http://127.0.0.1:30001"}
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Instance:
+    return Instance.named(str(tmp_path / "dflash"), "tiny")
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> str:
+    path = tmp_path / "dflash" / "venvs" / "cpython-311-0123456789abcdef"
+    (path / ".dflash").mkdir(parents=True)
+    (path / ".dflash" / "generation.json").write_text(json.dumps({"id": path.name}))
+    return str(path)
+
+
+def release(generation: str, **changes: Any) -> Release:
+    inputs = {"unit": UNIT, "generation": generation, "engine": "llama_cpp", "health": HEALTH, **changes}
+    return make_release(**inputs)
+
+
+def test_a_release_is_named_by_all_that_is_in_it() -> None:
+    plain = release("/g")
+    others = [
+        release("/other"),
+        release("/g", engine="sglang"),
+        release("/g", unit=UNIT.replace("true", "false")),
+        release("/g", health={"url": "http://127.0.0.1:30002"}),
+    ]
+    assert release("/g") == plain
+    assert len({plain.id, *(other.id for other in others)}) == 5
+
+
+def test_the_unit_carries_the_name_of_its_release() -> None:
+    made = release("/g")
+    assert f"Environment=DFLASH_RELEASE={made.id}\n" in made.unit
+    assert release_of_unit(made.unit) == made.id
+    assert release_of_unit("[Service]\nExecStart=/bin/true\n") is None
+
+
+def test_a_unit_that_does_not_name_its_release_is_refused() -> None:
+    with pytest.raises(ReleaseError, match="does not name its release"):
+        release("/g", unit="[Service]\nExecStart=/bin/true\n")
+
+
+def test_a_staged_release_is_read_back_as_it_was(instance: Instance, generation: str) -> None:
+    made = release(generation)
+    stage(instance, made)
+    stage(instance, made)
+    assert read_release(instance, made.id) == made
+    assert staged_releases(instance) == [made.id]
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        pytest.param(lambda folder: shutil.rmtree(folder), "no such release", id="gone"),
+        pytest.param(lambda folder: (folder / "release.json").write_text("{"), "a damaged release", id="cut short"),
+        pytest.param(lambda folder: (folder / "release.json").write_text("[]"), "a damaged release", id="not an object"),
+        pytest.param(
+            lambda folder: (folder / "sglang-dflash-tiny.service").write_text("[Service]\n"), "is another one", id="unit"
+        ),
+        pytest.param(lambda folder: (folder / "sglang-dflash-tiny.service").unlink(), "no such release", id="no unit"),
+        pytest.param(lambda folder: shutil.rmtree(folder.parents[3] / "venvs"), "generation of release", id="no venv"),
+    ],
+)
+def test_a_release_that_is_not_whole_is_named(instance: Instance, generation: str, harm: Any, words: str) -> None:
+    made = release(generation)
+    stage(instance, made)
+    harm(Path(instance.release_folder(made.id)))
+    with pytest.raises(ReleaseError, match=words):
+        read_release(instance, made.id)
+
+
+@pytest.mark.parametrize("name", ["../../etc", "ABC", "", "0123456789abcdef/", "0123456789abcde\n"])
+def test_what_is_no_name_of_a_release_is_refused_before_it_becomes_a_path(instance: Instance, name: str) -> None:
+    with pytest.raises(ReleaseError, match="not the name of a release"):
+        read_release(instance, name)
+
+
+@pytest.mark.parametrize("name", ["", "-x", "x-", "a b", "a/b", "..", "UPPER", "x" * 41, "a\n", "a@b", "ü"])
+def test_what_is_no_name_of_an_instance_is_refused(name: str) -> None:
+    with pytest.raises(ReleaseError, match="not a usable name"):
+        Instance.named("/opt/dflash", name)
+
+
+def test_an_interrupted_staging_does_not_count(instance: Instance, generation: str) -> None:
+    folder = Path(instance.folder, "releases")
+    (folder / ".new-half").mkdir(parents=True)
+    (folder / ("0" * 16)).mkdir()
+    assert staged_releases(instance) == []
