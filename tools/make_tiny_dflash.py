@@ -178,8 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--incomplete",
         action="store_true",
-        help="also write incomplete.gguf: a target whose header is in order and which lacks a tensor, so that only "
-        "the engine finds out, when it loads it",
+        help="also write incomplete.gguf: a target whose header is in order and which lacks a tensor, so "
+        "that only the engine finds out, when it loads it",
     )
     options = parser.parse_args(arguments)
     directory: Path = options.directory

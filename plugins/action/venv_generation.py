@@ -61,7 +61,9 @@ class ActionModule(DetachedAction):
         except (AnsibleError, OSError) as error:
             raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error}") from error
         except UnicodeDecodeError as error:
-            raise AnsibleActionFail(f"{what} is not a text file: {name}: byte {error.start} is not UTF-8") from error
+            raise AnsibleActionFail(
+                f"{what} is not a text file: {name}: byte {error.start} is not UTF-8"
+            ) from error
 
 
 def _applicable(plan: dict[str, Any]) -> dict[str, str]:
@@ -73,7 +75,9 @@ def _applicable(plan: dict[str, Any]) -> dict[str, str]:
                 chosen[name] = version
         except InvalidMarker as error:
             message = str(error).splitlines()[0]
-            raise AnsibleActionFail(f"the marker of {name} in the lock cannot be read: '{marker}': {message}") from error
+            raise AnsibleActionFail(
+                f"the marker of {name} in the lock cannot be read: '{marker}': {message}"
+            ) from error
     return chosen
 
 

@@ -9,7 +9,10 @@ from typing import Any, Callable
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_quote import quote_argument, quote_assignment
+from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_quote import (
+    quote_argument,
+    quote_assignment,
+)
 
 
 def _checked(quote: Callable[[str], str], value: Any) -> str:

@@ -20,9 +20,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import
     check_overlay_path,
     inspect_interpreter,
     newest_manifest,
-    read_manifest,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockError, read_lock
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import installer_environment
 
 
@@ -34,7 +34,8 @@ def make_recipe(options: Mapping[str, Any]) -> Recipe:
     except LockError as error:
         raise GenerationError(str(error)) from error
     overlays = sorted(
-        Overlay(check_overlay_path(overlay["dest"]), overlay["content"].encode()) for overlay in options["overlays"]
+        Overlay(check_overlay_path(overlay["dest"]), overlay["content"].encode())
+        for overlay in options["overlays"]
     )
     twice = [one.path for one, other in zip(overlays, overlays[1:]) if one.path == other.path]
     if twice:

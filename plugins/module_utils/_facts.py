@@ -33,6 +33,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Loa
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError, open_venv
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Installed,
     library_path,
@@ -84,6 +85,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
         ld_library_path=environment.get("LD_LIBRARY_PATH", ""),
         unit=request.unit,
         torch_cuda=_torch_cuda(venv),
+        declared=declared_overlays(venv.path, venv.site_packages[0]),
     )
 
 
@@ -208,6 +210,11 @@ def _overlays(facts: Facts) -> list[dict[str, Any]]:
         for path in unowned_files(facts.installed, facts.venv.site_packages)
     ]
     overlays += [
+        {"path": path, "distribution": None, "change": "added", "sha256": _digest(path)}
+        for path in facts.declared
+        if not facts.owners(path) and path not in {overlay["path"] for overlay in overlays}
+    ]
+    overlays += [
         {
             "path": altered.path,
             "distribution": altered.distribution.name,
@@ -216,6 +223,8 @@ def _overlays(facts: Facts) -> list[dict[str, Any]]:
         }
         for altered in facts.integrity.altered
     ]
+    for overlay in overlays:
+        overlay["declared"] = facts.declared.get(str(overlay["path"])) == overlay["sha256"]
     return sorted(overlays, key=lambda overlay: str(overlay["path"]))
 
 

@@ -82,6 +82,8 @@ class Facts:
     ld_library_path: str
     unit: str | None
     torch_cuda: str | None
+    # {path: SHA-256} of the files that a generation's recipe laid over its packages on purpose.
+    declared: dict[str, str] = field(default_factory=dict)
 
     def owners(self, path: str) -> list[Distribution]:
         """Distributions that own a file, by the path that the loader used or the real one."""

@@ -18,12 +18,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, NamedTuple, Optional
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive, write_atomically
-from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry, lock_digest, normalise_name
+from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import (
+    LockEntry,
+    lock_digest,
+    normalise_name,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import MANIFEST, NOTES, read_manifest
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UvError, ensure_uv, run_uv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import library_path, read_installed
 
 SCHEMA = 1
-NOTES = ".dflash"  # the folder of a generation that holds its lock and, written last, its manifest
 Progress = Callable[[str], None]
 
 # What tells one interpreter from another, and the values that PEP 508 markers are evaluated with.
@@ -112,7 +116,11 @@ def inspect_interpreter(python: str) -> Interpreter:
     """Return what python is; raises GenerationError when it does not run or is too old."""
     try:
         process = subprocess.run(
-            [python, "-I", "-c", _INSPECT], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+            [python, "-I", "-c", _INSPECT],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except OSError as error:
         raise GenerationError(f"the interpreter cannot be run: {python}: {error.strerror}") from error
@@ -136,19 +144,12 @@ def check_overlay_path(path: str) -> str:
     return str(pure)
 
 
-def read_manifest(path: str) -> Optional[dict[str, Any]]:
-    """Return the manifest of the generation at path; None when it is not there or not complete."""
-    try:
-        manifest = json.loads(Path(path, NOTES, "generation.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return manifest if isinstance(manifest, dict) and manifest.get("id") == os.path.basename(path) else None
-
-
 def newest_manifest(root: str) -> Optional[dict[str, Any]]:
     """Return the manifest of the generation that was completed last below root; None when there is none."""
     with contextlib.suppress(OSError):
-        found = [read_manifest(entry.path) for entry in os.scandir(os.path.join(root, "venvs")) if entry.is_dir()]
+        found = [
+            read_manifest(entry.path) for entry in os.scandir(os.path.join(root, "venvs")) if entry.is_dir()
+        ]
         return max(filter(None, found), key=lambda manifest: manifest["created"], default=None)
     return None
 
@@ -181,7 +182,9 @@ def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
         raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
     except OSError as error:
         place = error.filename or recipe.path
-        raise GenerationError(f"the generation cannot be built: {place}: {error.strerror or error}") from error
+        raise GenerationError(
+            f"the generation cannot be built: {place}: {error.strerror or error}"
+        ) from error
 
 
 def _remove(path: str) -> None:
@@ -194,7 +197,9 @@ def _remove(path: str) -> None:
 
 def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
     environment = source.environment
-    uv = source.uv or ensure_uv(os.path.join(recipe.root, "tools"), recipe.interpreter.path, environment, progress)
+    uv = source.uv or ensure_uv(
+        os.path.join(recipe.root, "tools"), recipe.interpreter.path, environment, progress
+    )
     started = time.time()
     progress("making the venv")
     run_uv(uv, ["venv", "--no-project", "--python", recipe.interpreter.path, recipe.path], environment)
@@ -231,7 +236,7 @@ def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]
     # Everything is on disk before the manifest says so: it must survive a power cut right after.
     os.sync()
     text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
-    write_atomically(str(notes / "generation.json"), text.encode())
+    write_atomically(str(notes / MANIFEST), text.encode())
     return manifest
 
 
@@ -239,7 +244,9 @@ def site_packages(venv: str) -> str:
     """Return the site-packages folder of a venv that uv made."""
     found = sorted(Path(venv, "lib").glob("python3.*/site-packages"))
     if len(found) != 1:
-        raise GenerationError(f"not one site-packages folder but {len(found)}: {venv}/lib: remove it and build again")
+        raise GenerationError(
+            f"not one site-packages folder but {len(found)}: {venv}/lib: remove it and build again"
+        )
     return str(found[0])
 
 
@@ -261,7 +268,9 @@ def _compare(recipe: Recipe, distributions: dict[str, str]) -> None:
     """Hold what is installed against the lock: uv must not have added, skipped or exchanged anything."""
     pinned = {entry.name: entry.version for entry in recipe.lock}
     strange = sorted(name for name in distributions if name not in pinned)
-    absent = sorted(entry.name for entry in recipe.lock if entry.marker is None and entry.name not in distributions)
+    absent = sorted(
+        entry.name for entry in recipe.lock if entry.marker is None and entry.name not in distributions
+    )
     if strange or absent:
         raise GenerationError(
             f"what was installed is not what the lock says: {recipe.path}: "

@@ -30,7 +30,9 @@ class Event(NamedTuple):
     generation: str = ""
     rollback: bool = False  # made by going back, by a person or after a failed verification
     reason: str = ""
-    accept_length: Optional[float] = None  # mean accepted tokens a verification step, of the verifying generation
+    accept_length: Optional[float] = (
+        None  # mean accepted tokens a verification step, of the verifying generation
+    )
 
 
 class History:
@@ -57,7 +59,9 @@ class History:
 
     def is_verified(self, release: str) -> bool:
         """Whether the last outcome of a release was a passed verification."""
-        outcomes = [event.event for event in self.events if event.release == release and event.event != ACTIVATING]
+        outcomes = [
+            event.event for event in self.events if event.release == release and event.event != ACTIVATING
+        ]
         return outcomes[-1:] == [VERIFIED]
 
     def last_verified(self) -> Optional[Event]:
@@ -76,6 +80,10 @@ def _read_event(line: str) -> Optional[Event]:
         values: Any = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(values, dict) or not isinstance(values.get("event"), str) or not isinstance(values.get("release"), str):
+    if (
+        not isinstance(values, dict)
+        or not isinstance(values.get("event"), str)
+        or not isinstance(values.get("release"), str)
+    ):
         return None
     return Event(**{name: values[name] for name in Event._fields if name in values})

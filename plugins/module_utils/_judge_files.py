@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Distribution,
     is_code,
     is_shared_object,
+    sha256_of,
 )
 
 _DOCUMENTS = re.compile(
@@ -88,6 +89,8 @@ def altered_files(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Files that changed since they were installed."""
     by_owner: dict[str, list[Any]] = {}
     for altered in facts.integrity.altered:
+        if altered.path in facts.declared:
+            continue
         by_owner.setdefault(altered.distribution.path, []).append(altered)
     for files in by_owner.values():
         owner = files[0].distribution
@@ -102,6 +105,24 @@ def altered_files(facts: Facts, repair: Repair) -> Iterator[Problem]:
             paths=tuple(altered.path for altered in files),
             evidence=files[0].evidence,
         )
+
+
+def changed_overlays(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Overlays of a generation that are not what its manifest says: somebody went on patching in place."""
+    for path, expected in sorted(facts.declared.items()):
+        try:
+            actual = sha256_of(path)
+        except OSError as error:
+            actual = error.strerror or str(error)
+        if actual != expected:
+            yield Problem(
+                "altered-file",
+                f"{os.path.basename(path)}, an overlay of this generation, is not what was laid there",
+                "put the change into the overlays of the deployment, so that it becomes a new generation",
+                object=path,
+                paths=(path,),
+                evidence=f"the manifest says sha256 {expected[:16]}, the disk says {actual[:16]}",
+            )
 
 
 def broken_links(facts: Facts, repair: Repair) -> Iterator[Problem]:

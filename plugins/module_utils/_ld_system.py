@@ -80,6 +80,8 @@ class LoaderCache:
     _ENTRY = struct.Struct("=iIIIQ")
     _EXTENSION_MAGIC = 0xEAA42174
     _TAG_HWCAPS = 1
+    # In the upper half of an entry's hwcap: its lower half is the number of a glibc-hwcaps subdirectory.
+    _NAMED_HWCAP = 1 << 30
 
     def __init__(
         self, data: bytes = b"", *, flags: int = 0, hwcaps: Sequence[str] = (), legacy_hwcaps: int = 0
@@ -119,9 +121,7 @@ class LoaderCache:
         for kind, key, value, _os_version, hwcap in self._ENTRY.iter_unpack(entries):
             if kind != flags:
                 continue
-            if (
-                hwcap >> 32
-            ) & ~0x3FF == 1 << 30:  # a glibc-hwcaps subdirectory, by its number in the extension
+            if hwcap >> 32 & ~0x3FF == self._NAMED_HWCAP:
                 rank = ranks.get(hwcap & 0xFFFFFFFF)
             else:
                 rank = None if hwcap & ~legacy_hwcaps else plain
@@ -130,26 +130,24 @@ class LoaderCache:
                 self._paths[name] = (rank, path)
 
     def _rank_hwcaps(self, extensions: int, hwcaps: Sequence[str]) -> dict[int, int]:
-        """Return number of a subdirectory name in the cache: its rank in ``hwcaps`` (0 is best), for the
-        active ones.
-        """
+        """Return each active name's rank in ``hwcaps`` (0 is best) by the name's number in the cache."""
         try:
-            magic, count = struct.unpack_from("=II", self._data, extensions)
-            if not extensions or magic != self._EXTENSION_MAGIC:
-                return {}
-            for number in range(min(count, 16)):
-                tag, _flags, offset, size = struct.unpack_from(
-                    "=IIII", self._data, extensions + 8 + 16 * number
-                )
-                if tag == self._TAG_HWCAPS and size <= 4096:
-                    names = [
-                        self._string(value)
-                        for value in struct.unpack_from(f"={size // 4}I", self._data, offset)
-                    ]
-                    return {index: hwcaps.index(name) for index, name in enumerate(names) if name in hwcaps}
-        except struct.error:
-            pass
-        return {}
+            names = [self._string(offset) for offset in self._hwcap_names(extensions)]
+        except struct.error:  # an offset outside the file
+            return {}
+        return {number: hwcaps.index(name) for number, name in enumerate(names) if name in hwcaps}
+
+    def _hwcap_names(self, extensions: int) -> tuple[int, ...]:
+        """Return the offsets of the subdirectories' names from the cache's extension for them."""
+        magic, count = struct.unpack_from("=II", self._data, extensions)
+        if not extensions or magic != self._EXTENSION_MAGIC:
+            return ()
+        for number in range(min(count, 16)):
+            at = extensions + 8 + 16 * number
+            tag, _flags, offset, size = struct.unpack_from("=IIII", self._data, at)
+            if tag == self._TAG_HWCAPS and size <= 4096:
+                return struct.unpack_from(f"={size // 4}I", self._data, offset)
+        return ()
 
     def _string(self, offset: int) -> str | None:
         offset += self._start or 0

@@ -155,13 +155,12 @@ def _probe_request(
         timeout=request.timeout,
     )
     if request.unit is None:
-        me = pwd.getpwuid(os.geteuid()).pw_name
-        user = request.user or me
+        user = request.user or _caller()
         environment = {**base_environment(user, invocation), **_texts(request.environment or {})}
         plain = replace(
             plain,
             environment=environment,
-            identity=identity_of(request.user, request.group, ()) if request.user or request.group else None,
+            identity=identity_of(user, request.group, ()) if request.user or request.group else None,
             working_directory=request.working_directory or "/",
         )
         return plain, user, "the environment", None
@@ -237,6 +236,14 @@ def identity_of(user: str | None, group: str | None, more_groups: Sequence[str])
         )
     groups = {*os.getgrouplist(entry.pw_name, gid), *(_group(name) for name in more_groups)}
     return Identity(entry.pw_uid, gid, tuple(sorted(groups)))
+
+
+def _caller() -> str:
+    """Return our own account; a container's user may have a number and no name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _group(name: str) -> int:

@@ -52,7 +52,9 @@ def read_lock(text: str, where: str = "lock") -> tuple[LockEntry, ...]:
         if entries.setdefault(key, entry) != entry:
             raise LockError(f"{entry.name} is pinned twice: {where}:{number}: keep one of the two lines")
     if not entries:
-        raise LockError(f"the lock holds no distribution: {where}: compile one with 'uv pip compile --generate-hashes'")
+        raise LockError(
+            f"the lock holds no distribution: {where}: compile one with 'uv pip compile --generate-hashes'"
+        )
     return tuple(sorted(entries.values(), key=lambda entry: (entry.name, entry.marker or "")))
 
 
@@ -92,11 +94,15 @@ def _read_entry(line: str, where: str) -> LockEntry:
     if not name:
         raise LockError(f"not a requirement: {where}: '{shown[:80]}'")
     specifier, _sep, marker = shown[name.end() :].partition(";")
-    if specifier.lstrip().startswith("["):  # extras choose nothing here: a lock is installed without dependencies
+    if specifier.lstrip().startswith(
+        "["
+    ):  # extras choose nothing here: a lock is installed without dependencies
         specifier = specifier.partition("]")[2]
     pin = _PIN.match(specifier.strip())
     if not pin or "*" in specifier:
-        raise LockError(f"{name.group(1)} is not pinned to one version: {where}: write '{name.group(1)}==<version>'")
+        raise LockError(
+            f"{name.group(1)} is not pinned to one version: {where}: write '{name.group(1)}==<version>'"
+        )
     hashes = tuple(sorted({_read_hash(*found, where=where) for found in _HASH.findall(line)}))
     if not hashes:
         raise LockError(
@@ -107,5 +113,7 @@ def _read_entry(line: str, where: str) -> LockEntry:
 
 def _read_hash(algorithm: str, digest: str, where: str) -> str:
     if _HEX_DIGITS.get(algorithm) != len(digest):
-        raise LockError(f"not a usable hash: {where}: '{algorithm}:{digest[:16]}': use sha256 and all its 64 digits")
+        raise LockError(
+            f"not a usable hash: {where}: '{algorithm}:{digest[:16]}': use sha256 and all its 64 digits"
+        )
     return f"{algorithm}:{digest.lower()}"

@@ -27,6 +27,7 @@ _JUDGES: tuple[Callable[[Facts, Repair], Iterator[Problem]], ...] = (
     _judge_loading.missing_libraries,
     _judge_combinations.unmet_requirements,
     _judge_files.altered_files,
+    _judge_files.changed_overlays,
     _judge_combinations.mixed_majors,
     _judge_combinations.duplicate_sonames,
     _judge_loading.outside_venv,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import write_atomically
-from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
 
 SCHEMA = 1
 UNIT_FOLDER = "/etc/systemd/system"
@@ -108,7 +108,13 @@ def make_release(unit: str, generation: str, engine: str, health: Mapping[str, A
             f"the unit does not name its release: it needs the line 'Environment=DFLASH_RELEASE={RELEASE_MARK}', "
             "by which a running process is recognised"
         )
-    inputs = {"schema": SCHEMA, "unit": unit, "generation": generation, "engine": engine, "health": dict(health)}
+    inputs = {
+        "schema": SCHEMA,
+        "unit": unit,
+        "generation": generation,
+        "engine": engine,
+        "health": dict(health),
+    }
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
     return Release(digest, unit.replace(RELEASE_MARK, digest), generation, engine, dict(health))
 
@@ -165,11 +171,17 @@ def read_release(instance: Instance, release: str) -> Release:
         known = ", ".join(sorted(staged_releases(instance))) or "none"
         raise ReleaseError(f"no such release: {folder}: staged for {instance.name}: {known}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"a damaged release: {folder}: {error}: remove the folder and deploy again") from error
+        raise ReleaseError(
+            f"a damaged release: {folder}: {error}: remove the folder and deploy again"
+        ) from error
     if found.id != release or release_of_unit(unit) != release:
-        raise ReleaseError(f"a damaged release: {folder}: it says that it is another one: remove it and deploy again")
+        raise ReleaseError(
+            f"a damaged release: {folder}: it says that it is another one: remove it and deploy again"
+        )
     if read_manifest(found.generation) is None:
-        raise ReleaseError(f"the generation of release {release} is gone: {found.generation}: deploy again to build it")
+        raise ReleaseError(
+            f"the generation of release {release} is gone: {found.generation}: deploy again to build it"
+        )
     return found
 
 

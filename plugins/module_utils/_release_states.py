@@ -71,7 +71,9 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
     instance = Instance.named(options["root"], options["name"])
     release = options["release"] or Switch(instance, _silent).previous()
     if not is_staged(instance, release):
-        raise ReleaseError(f"no such release: {instance.release_folder(release)}: see history.jsonl beside it")
+        raise ReleaseError(
+            f"no such release: {instance.release_folder(release)}: see history.jsonl beside it"
+        )
     return _switch(instance, release, check_mode, rollback=True)
 
 

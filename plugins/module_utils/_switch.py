@@ -25,7 +25,13 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
     release_of,
     wait_until_healthy,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._history import ACTIVATING, FAILED, VERIFIED, Event, History
+from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
+    ACTIVATING,
+    FAILED,
+    VERIFIED,
+    Event,
+    History,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
@@ -63,7 +69,9 @@ class Plan(NamedTuple):
 class SwitchFailed(Exception):
     """The wanted release does not serve; the text tells both stories: what failed, and what runs now."""
 
-    def __init__(self, message: str, failed: Optional[HealthReport], restored: Optional[HealthReport]) -> None:
+    def __init__(
+        self, message: str, failed: Optional[HealthReport], restored: Optional[HealthReport]
+    ) -> None:
         super().__init__(message)
         self.failed = failed
         self.restored = restored
@@ -75,7 +83,9 @@ def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
     if observed.installed != release:
         reasons.append(f"the unit is of {observed.installed or 'no release'}")
     if observed.running != release:
-        reasons.append(f"the running process is of {observed.running}" if observed.running else "it does not run")
+        reasons.append(
+            f"the running process is of {observed.running}" if observed.running else "it does not run"
+        )
     if not observed.enabled:
         reasons.append("it would not start at boot")
     if not verified:
@@ -85,7 +95,9 @@ def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
     return Plan(release, tuple(reasons))
 
 
-def choose_previous(history: History, installed: Optional[str], usable: Callable[[str], bool]) -> Optional[str]:
+def choose_previous(
+    history: History, installed: Optional[str], usable: Callable[[str], bool]
+) -> Optional[str]:
     """Return the release to go back to; None when there is none.
 
     An instance that has been taken back stays where it is: going back twice is going back once.
@@ -145,10 +157,14 @@ class Switch:
 
         Raises SwitchFailed after going back to the release verified last, or ReleaseError before anything is touched.
         """
-        with exclusive(self.instance.lock_path, lambda: self.progress("waiting for another change of this instance")):
+        with exclusive(
+            self.instance.lock_path, lambda: self.progress("waiting for another change of this instance")
+        ):
             self.history = History(self.instance.history_path)
             wanted = read_release(self.instance, release)
-            fallback = next((r for r in self.history.verified_releases() if r != release and self._usable(r)), None)
+            fallback = next(
+                (r for r in self.history.verified_releases() if r != release and self._usable(r)), None
+            )
             try:
                 return self._settle(wanted, rollback) or self._start_and_verify(wanted, rollback)
             except (Unhealthy, SystemdError, OSError) as error:
@@ -158,14 +174,18 @@ class Switch:
             if fallback is None:
                 self._remove()
                 raise SwitchFailed(
-                    f"{story}; no earlier release was verified here, so the unit is stopped and removed", failed, None
+                    f"{story}; no earlier release was verified here, so the unit is stopped and removed",
+                    failed,
+                    None,
                 )
             try:
                 restored = self._start_and_verify(read_release(self.instance, fallback), rollback=True)
             except (Unhealthy, SystemdError, OSError, ReleaseError) as second:
                 self.history.add(Event(FAILED, fallback, reason=str(second), rollback=True))
                 raise SwitchFailed(
-                    f"{story}; and going back failed too, nothing serves now: {_story(fallback, second)}", failed, None
+                    f"{story}; and going back failed too, nothing serves now: {_story(fallback, second)}",
+                    failed,
+                    None,
                 ) from second
             raise SwitchFailed(
                 f"{story}; release {fallback} was put back and verified: it serves with PID {restored.main_pid}",
@@ -180,7 +200,9 @@ class Switch:
         """
         observed = self.observe()
         verified = self.history.is_verified(release.id)
-        if (observed.installed, observed.running) != (release.id, release.id) or (verified and observed.enabled):
+        if (observed.installed, observed.running) != (release.id, release.id) or (
+            verified and observed.enabled
+        ):
             return None
         self.systemd.enable(self.instance.unit)
         try:
@@ -196,13 +218,17 @@ class Switch:
         systemd.daemon_reload()
         systemd.enable(instance.unit)
         systemd.reset_failed(instance.unit)
-        systemd.restart(instance.unit)
+        # A unit that does not even start is told by the health check, with the cause and the journal.
+        with contextlib.suppress(SystemdError):
+            systemd.restart(instance.unit)
         return self._record(release, rollback, self._verify(release))
 
     def _record(self, release: Release, rollback: bool, report: HealthReport) -> HealthReport:
         accepted = (report.generation or {}).get("accept_length")
         self.history.add(
-            Event(VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted)
+            Event(
+                VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted
+            )
         )
         folder = self.instance.release_folder(release.id)
         link_atomically(folder, os.path.join(self.instance.folder, "current"))

@@ -23,7 +23,16 @@ UV_HASHES = (
 )
 
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
-_PASSED_ON = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_PASSED_ON = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+)
 
 Progress = Callable[[str], None]
 
@@ -80,7 +89,15 @@ def ensure_uv(tools: str, python: str, environment: Mapping[str, str], progress:
             raise UvError(f"no tools venv can be made: {partial}: {_tail(made)}")
         pin = Path(partial, "uv.txt")
         pin.write_text(f"uv=={UV_VERSION} " + " ".join(f"--hash={digest}" for digest in UV_HASHES) + "\n")
-        arguments = ["install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", str(pin)]
+        arguments = [
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--require-hashes",
+            "--only-binary=:all:",
+            "-r",
+            str(pin),
+        ]
         fetched = _run([os.path.join(partial, "bin", "python"), "-I", "-m", "pip", *arguments], environment)
         if fetched.returncode:
             raise UvError(f"the uv wheel cannot be installed: {tools}: {_tail(fetched)}")
@@ -101,15 +118,18 @@ def run_uv(
     """
     words = []
     # Standard output goes to a file: two pipes read one after the other could fill up and stop each other.
-    with tempfile.TemporaryFile("w+", errors="replace") as answer, subprocess.Popen(
-        [uv, "--no-config", *arguments],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=answer,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as answer,
+        subprocess.Popen(
+            [uv, "--no-config", *arguments],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
         assert process.stderr is not None
         for line in process.stderr:
             words.append(without_credentials(line.rstrip()))

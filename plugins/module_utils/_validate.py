@@ -48,7 +48,9 @@ def validate_arguments(command: list[str], release: Release, unit: str) -> None:
             **_identity(service),
         )
     except subprocess.TimeoutExpired as error:
-        raise ReleaseError(f"the engine did not judge its arguments within {_LIMIT} s: {' '.join(command)}") from error
+        raise ReleaseError(
+            f"the engine did not judge its arguments within {_LIMIT} s: {' '.join(command)}"
+        ) from error
     except OSError as error:
         raise ReleaseError(
             f"the engine cannot be run as user {service.user}: {error.filename or command[0]}: {error.strerror}"
@@ -78,6 +80,8 @@ def _identity(service: UnitEnvironment) -> dict[str, object]:
         group = grp.getgrnam(service.group).gr_gid if service.group else account.pw_gid
         further = [grp.getgrnam(name).gr_gid for name in service.supplementary_groups]
     except KeyError as error:
-        raise ReleaseError(f"the unit's user or group does not exist: {service.name}: {error}: create it") from error
+        raise ReleaseError(
+            f"the unit's user or group does not exist: {service.name}: {error}: create it"
+        ) from error
     groups = {*os.getgrouplist(service.user, group), *further}
     return {"user": account.pw_uid, "group": group, "extra_groups": sorted(groups), "umask": service.umask}

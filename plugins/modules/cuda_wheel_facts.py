@@ -208,6 +208,9 @@ venvs:
         distribution:
           description: The distribution whose file it was, null for an added file.
           type: str
+        declared:
+          description: Whether the generation's own recipe laid it there, with just this content.
+          type: bool
         change:
           description: V(added) for a file that no distribution owns, V(altered) for a changed one.
           type: str

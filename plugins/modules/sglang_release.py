@@ -164,7 +164,10 @@ def main() -> None:
             "health": {"type": "dict"},
             "validate": {"type": "list", "elements": "str", "default": []},
         },
-        required_if=[("state", "staged", ("unit", "generation", "health")), ("state", "active", ("release",))],
+        required_if=[
+            ("state", "staged", ("unit", "generation", "health")),
+            ("state", "active", ("release",)),
+        ],
         supports_check_mode=True,
     )
     try:

@@ -147,7 +147,12 @@ seconds:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._build import make_recipe, plan, progress_file, run
+from ansible_collections.gpufleet.dflash.plugins.module_utils._build import (
+    make_recipe,
+    plan,
+    progress_file,
+    run,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import GenerationError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
 

@@ -47,7 +47,9 @@ class DetachedAction(ActionBase):
         limit is in seconds: what is still running then is ended on the host.
         """
         with self._task_field("async_val", limit):
-            job = self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True)
+            job = self._execute_module(
+                module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True
+            )
         if job.get("failed") or "ansible_job_id" not in job:
             return job
         self._watch(job["results_file"], progress_file, task_vars, limit)
@@ -62,7 +64,9 @@ class DetachedAction(ActionBase):
             status.pop(key, None)
         return status
 
-    def _watch(self, results: str, progress_file: Optional[str], task_vars: dict[str, Any], limit: int) -> None:
+    def _watch(
+        self, results: str, progress_file: Optional[str], task_vars: dict[str, Any], limit: int
+    ) -> None:
         """Print each new line of progress until the job has left its result."""
         host = task_vars.get("inventory_hostname", "")
         # The wrapper writes {"started": ...} first and the module's own result, without that key, last.
@@ -87,7 +91,9 @@ class DetachedAction(ActionBase):
             "mode": mode,
             "_async_dir": self.get_shell_option("async_dir", default="~/.ansible_async"),
         }
-        return self._execute_module(module_name="ansible.legacy.async_status", module_args=arguments, task_vars=task_vars)
+        return self._execute_module(
+            module_name="ansible.legacy.async_status", module_args=arguments, task_vars=task_vars
+        )
 
     @contextlib.contextmanager
     def _task_field(self, field: str, value: Any) -> Iterator[None]:

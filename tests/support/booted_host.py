@@ -32,9 +32,14 @@ class BootedHost:
     def run(self, command: str, check: bool = True) -> str:
         """Return what a shell command prints on the host; a status other than 0 fails the test when check is set."""
         process = subprocess.run(
-            ["podman", "exec", self.container, "sh", "-c", command], capture_output=True, text=True, check=False
+            ["podman", "exec", self.container, "sh", "-c", command],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert not check or process.returncode == 0, f"{command}: {process.stdout}{process.stderr}{self.journal()}"
+        assert not check or process.returncode == 0, (
+            f"{command}: {process.stdout}{process.stderr}{self.journal()}"
+        )
         return process.stdout.strip()
 
     def journal(self) -> str:
@@ -60,7 +65,9 @@ class BootedHost:
     def release(self) -> str:
         """The release that the running process was started from."""
         environment = self.run(f"tr '\\0' '\\n' < /proc/{self.pid}/environ")
-        return next(line.partition("=")[2] for line in environment.splitlines() if line.startswith("DFLASH_RELEASE="))
+        return next(
+            line.partition("=")[2] for line in environment.splitlines() if line.startswith("DFLASH_RELEASE=")
+        )
 
     def history(self) -> list[dict[str, Any]]:
         """The events of the instance, oldest first."""
@@ -85,7 +92,9 @@ class BootedHost:
             if found:
                 return found
             time.sleep(0.1)
-        raise AssertionError(f"not within {limit:.0f} s: {what.__doc__ or what}: {self.history()}{self.journal()}")
+        raise AssertionError(
+            f"not within {limit:.0f} s: {what.__doc__ or what}: {self.history()}{self.journal()}"
+        )
 
     def restart(self) -> None:
         """Cut the host's power, and boot it again."""

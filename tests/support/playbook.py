@@ -57,7 +57,15 @@ def command(playbook: str, host: str, *arguments: str, **variables: Any) -> list
     extra = json.dumps({"dflash_hosts": host, **variables})
     python_bin = Path(sys.executable).parent
     path = PROJECT / "playbooks" / playbook
-    return [str(python_bin / "ansible-playbook"), "-i", str(INVENTORY), "--extra-vars", extra, *arguments, str(path)]
+    return [
+        str(python_bin / "ansible-playbook"),
+        "-i",
+        str(INVENTORY),
+        "--extra-vars",
+        extra,
+        *arguments,
+        str(path),
+    ]
 
 
 def environment(callback: str = "ansible.posix.json") -> dict[str, str]:
@@ -99,7 +107,9 @@ def run(playbook: str, host: str, *arguments: str, **variables: Any) -> Run:
                         continue
                     label = str(one.get("_ansible_item_label") or "")
                     action = result["action"].rpartition(".")[2]
-                    steps.append(Step(task["task"]["name"], action, label, bool(one.get("changed")), one.get("diff")))
+                    steps.append(
+                        Step(task["task"]["name"], action, label, bool(one.get("changed")), one.get("diff"))
+                    )
                     if one.get("failed"):
                         failures.append(str(one.get("msg", "")))
     return Run(process.returncode, steps, failures, told["stats"], process.stderr)

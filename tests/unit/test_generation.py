@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
+from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Request, gather, result
 from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
     GenerationError,
     Recipe,
     build,
     inspect_interpreter,
-    read_manifest,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
 from support.local_index import LocalIndex
 
 UV = str(Path(sys.executable).with_name("uv"))
@@ -68,7 +69,9 @@ def test_a_lock_becomes_a_venv_that_imports_what_it_names(site: Site) -> None:
     assert result["changed"]
     assert result["manifest"]["distributions"] == {"first-thing": "1.0", "second-thing": "2.0"}
     code = "import first_thing, second_thing; print(first_thing.VALUE + second_thing.VALUE)"
-    answer = subprocess.run([f"{result['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [f"{result['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "3\n"
 
 
@@ -100,8 +103,14 @@ def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
     assert plan["changed"]
     assert not site.root.exists(), "planning writes nothing"
     result = site.build()
-    assert (plan["id"], plan["path"], plan["site_packages"]) == (result["id"], result["path"], result["site_packages"])
-    assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"]["distributions"]
+    assert (plan["id"], plan["path"], plan["site_packages"]) == (
+        result["id"],
+        result["path"],
+        result["site_packages"],
+    )
+    assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"][
+        "distributions"
+    ]
     after = _build.plan(site.recipe())
     assert not after["changed"]
     assert after["before"]["id"] == result["id"]
@@ -166,7 +175,10 @@ def test_two_runs_at_once_build_once(site: Site) -> None:
 
 
 def test_a_wrong_hash_is_refused_and_leaves_nothing(site: Site) -> None:
-    site.lock = site.lock.replace("first-thing==1.0 --hash=sha256:", "first-thing==1.0 --hash=sha256:")[:-65] + "0" * 64
+    site.lock = (
+        site.lock.replace("first-thing==1.0 --hash=sha256:", "first-thing==1.0 --hash=sha256:")[:-65]
+        + "0" * 64
+    )
     with pytest.raises(GenerationError, match="(?i)hash"):
         site.build()
     assert not os.path.lexists(site.recipe().path)
@@ -192,7 +204,9 @@ def test_an_overlay_replaces_a_file_in_this_generation_alone(site: Site) -> None
     assert Path(patched["site_packages"], "first_thing.py").read_text() == "VALUE = 10\n"
     assert plain.read_text() == "VALUE = 1\n", "the file is hard-linked to the cache and to other generations"
     code = "import first_thing; print(first_thing.VALUE)"
-    answer = subprocess.run([f"{patched['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [f"{patched['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "10\n"
     assert list(patched["manifest"]["overlays"]) == ["first_thing.py"]
 
@@ -202,12 +216,17 @@ def test_an_overlay_replaces_a_file_in_this_generation_alone(site: Site) -> None
     [
         ([{"dest": "../outside.py", "content": ""}], "below site-packages"),
         ([{"dest": "/etc/passwd", "content": ""}], "below site-packages"),
-        ([{"dest": "x.py", "content": ""}, {"dest": "./x.py", "content": ""}], "two overlays have one dest: x.py"),
+        (
+            [{"dest": "x.py", "content": ""}, {"dest": "./x.py", "content": ""}],
+            "two overlays have one dest: x.py",
+        ),
         ([{"dest": "broken.py", "content": "def ("}], "does not compile: broken.py"),
     ],
     ids=["upwards", "absolute", "twice", "syntax"],
 )
-def test_an_overlay_that_cannot_be_laid_is_refused(site: Site, overlays: list[dict[str, str]], words: str) -> None:
+def test_an_overlay_that_cannot_be_laid_is_refused(
+    site: Site, overlays: list[dict[str, str]], words: str
+) -> None:
     with pytest.raises(GenerationError, match=words):
         site.build(overlays=overlays)
     assert not list(site.root.glob("venvs/cpython*"))
@@ -216,7 +235,9 @@ def test_an_overlay_that_cannot_be_laid_is_refused(site: Site, overlays: list[di
 def test_the_name_changes_with_each_input_and_with_nothing_else(site: Site, tmp_path: Path) -> None:
     plain = site.recipe().id
     assert site.recipe(lock_content="# a comment\n" + site.lock).id == plain
-    assert site.recipe(index_url="https://elsewhere.invalid/").id == plain, "hashes say what it is, not where from"
+    assert site.recipe(index_url="https://elsewhere.invalid/").id == plain, (
+        "hashes say what it is, not where from"
+    )
     other_lock = site.lock + site.index.add("third-thing", "3.0", {})
     other_overlay = [{"dest": "x.py", "content": "1"}]
     names = {
@@ -237,7 +258,10 @@ def test_credentials_of_an_index_are_in_no_error(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("python", "words"),
-    [("/nowhere/python", "cannot be run: /nowhere/python"), ("/bin/true", "not a usable Python interpreter: /bin/true")],
+    [
+        ("/nowhere/python", "cannot be run: /nowhere/python"),
+        ("/bin/true", "not a usable Python interpreter: /bin/true"),
+    ],
 )
 def test_an_interpreter_that_is_none_is_named(python: str, words: str) -> None:
     with pytest.raises(GenerationError, match=words):
@@ -259,3 +283,26 @@ def test_a_root_where_nothing_can_be_written_is_one_clear_error(site: Site, tmp_
     recipe = _build.make_recipe(options)
     with pytest.raises(GenerationError, match=f"cannot be built: {occupied}"):
         build(recipe, _build.Source({}, UV), lambda line: None)
+
+
+def facts_of(path: str, imports: list[str]) -> dict[str, Any]:
+    gathered = gather(Request(venv=path, imports=imports))
+    return result(gathered, "summary")
+
+
+def test_a_declared_overlay_is_no_problem_and_a_later_patch_is_one(site: Site) -> None:
+    overlays = [
+        {"dest": "first_thing.py", "content": "VALUE = 10\n"},
+        {"dest": "added.py", "content": "X = 1\n"},
+    ]
+    built = site.build(overlays=overlays)
+    facts = facts_of(built["path"], ["first_thing"])
+    assert facts["problems"] == []
+    assert [(Path(row["path"]).name, row["change"], row["declared"]) for row in facts["overlays"]] == [
+        ("added.py", "added", True),
+        ("first_thing.py", "altered", True),
+    ]
+    Path(built["site_packages"], "first_thing.py").write_text("VALUE = 11\n")
+    (problem,) = facts_of(built["path"], ["first_thing"])["problems"]
+    assert problem["kind"] == "altered-file"
+    assert "first_thing.py" in problem["message"]

@@ -18,7 +18,7 @@ Processes = dict[int, tuple[str, list[int]]]
 
 
 def host(proc: Path, rows: Rows, processes: Processes, old: bool = False) -> Path:
-    """A host with listeners (address, inode) on port 30001, and processes with a control group and sockets."""
+    """A host with listeners (address, inode) on port 30001, and processes with control group and sockets."""
     (proc / "self" / "net").mkdir(parents=True)
     table = [
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
@@ -57,7 +57,8 @@ MAIN = {10: (UNIT, [1])}
         ([(LOOPBACK, 2), (ANY, 1)], {**MAIN, 11: ("/x.service", [2])}, Listener(11, "p11", False)),
     ],
     ids=[
-        "nobody", "main process", "on all addresses", "on another address", "worker", "worker in a group below",
+        "nobody",
+        "main process", "on all addresses", "on another address", "worker", "worker in a group below",
         "unit with a similar name", "user's process", "hosts without groups", "not to be seen",
         "port shared with a stranger", "stranger on all addresses behind us", "stranger before us",
     ],

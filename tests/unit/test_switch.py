@@ -9,8 +9,18 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpufleet.dflash.plugins.module_utils._history import ACTIVATING, FAILED, VERIFIED, Event, History
-from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Observed, choose_previous, plan_switch
+from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
+    ACTIVATING,
+    FAILED,
+    VERIFIED,
+    Event,
+    History,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import (
+    Observed,
+    choose_previous,
+    plan_switch,
+)
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 SETTLED = Observed(installed=A, running=A, enabled=True, serving=True)
@@ -22,12 +32,16 @@ SETTLED = Observed(installed=A, running=A, enabled=True, serving=True)
         pytest.param(SETTLED, True, [], id="nothing to do"),
         pytest.param(SETTLED._replace(serving=None), True, [], id="not asked yet"),
         pytest.param(SETTLED._replace(serving=False), True, ["it runs but does not serve"], id="hung"),
-        pytest.param(SETTLED, False, ["it is not verified"], id="an interrupted run switched and did not verify"),
+        pytest.param(
+            SETTLED, False, ["it is not verified"], id="an interrupted run switched and did not verify"
+        ),
         pytest.param(
             SETTLED._replace(running=B), True, [f"the running process is of {B}"], id="a restart that is owed"
         ),
         pytest.param(SETTLED._replace(running=None), True, ["it does not run"], id="stopped by hand"),
-        pytest.param(SETTLED._replace(enabled=False), True, ["it would not start at boot"], id="disabled by hand"),
+        pytest.param(
+            SETTLED._replace(enabled=False), True, ["it would not start at boot"], id="disabled by hand"
+        ),
         pytest.param(
             Observed(installed=B, running=B, enabled=True, serving=None),
             False,
@@ -37,7 +51,12 @@ SETTLED = Observed(installed=A, running=A, enabled=True, serving=True)
         pytest.param(
             Observed(installed=None, running=None, enabled=False, serving=None),
             False,
-            ["the unit is of no release", "it does not run", "it would not start at boot", "it is not verified"],
+            [
+                "the unit is of no release",
+                "it does not run",
+                "it would not start at boot",
+                "it is not verified",
+            ],
             id="a fresh host",
         ),
     ],
@@ -71,14 +90,20 @@ def bad(release: str) -> list[Event]:
         pytest.param(good(A) + good(B), B, A, id="two releases"),
         pytest.param(good(A) + good(B) + good(C), C, B, id="the one before, not the oldest"),
         pytest.param(good(A) + good(B) + good(A, rollback=True), A, A, id="gone back already: stay"),
-        pytest.param(good(A) + good(B) + good(A, rollback=True) + good(C), C, A, id="after a new deploy, back again"),
-        pytest.param(good(A) + good(B) + bad(C) + good(B, rollback=True), B, B, id="went back by itself: stay"),
+        pytest.param(
+            good(A) + good(B) + good(A, rollback=True) + good(C), C, A, id="after a new deploy, back again"
+        ),
+        pytest.param(
+            good(A) + good(B) + bad(C) + good(B, rollback=True), B, B, id="went back by itself: stay"
+        ),
         pytest.param(good(A) + good(B) + [Event(ACTIVATING, C)], C, B, id="an interrupted switch"),
         pytest.param(good(A) + good(B) + bad(A), B, None, id="what failed last is no way back"),
         pytest.param(good(A) + good(B) + good(C) + bad(B), C, A, id="the newest that did not fail since"),
     ],
 )
-def test_the_way_back(tmp_path: Path, events: list[Event], installed: str | None, expected: str | None) -> None:
+def test_the_way_back(
+    tmp_path: Path, events: list[Event], installed: str | None, expected: str | None
+) -> None:
     assert choose_previous(history_of(tmp_path, *events), installed, lambda release: True) == expected
 
 
@@ -100,7 +125,9 @@ def test_history_survives_a_line_that_a_crash_tore(tmp_path: Path) -> None:
     assert json.loads(lines[-1])["event"] == FAILED
 
 
-@pytest.mark.parametrize("line", ["null", "[]", "7", '{"event": 1, "release": "x"}', '{"event": "verified"}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "line", ["null", "[]", "7", '{"event": 1, "release": "x"}', '{"event": "verified"}', "\x00\xff"]
+)
 def test_history_passes_over_what_is_not_an_event(tmp_path: Path, line: str) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(line + "\n")

@@ -33,9 +33,10 @@ class GgufError(Exception):
 
 
 class GgufHeader(NamedTuple):
-    """What a GGUF file says about itself: its scalar and short numeric values by key."""
+    """What a GGUF file says about itself, by key: scalars, short numeric arrays, and lengths of arrays."""
 
     values: dict[str, Any]
+    lengths: dict[str, int]
 
     @property
     def architecture(self) -> str:
@@ -81,11 +82,15 @@ class GgufReader:
             raise GgufError(f"its GGUF version {version} is not 2 or 3")
         tensors, pairs = self._count(smallest=24), self._count(smallest=13)
         values: dict[str, Any] = {}
+        lengths: dict[str, int] = {}
         for _ in range(pairs):
-            key = self._text()
-            values[key] = self._value(self._number("<I"))
+            key, kind = self._text(), self._number("<I")
+            if kind == self.ARRAY:
+                lengths[key], values[key] = self._array()
+            else:
+                values[key] = self._scalar(kind)
         self._check_tensors(tensors, values.get("general.alignment", 32))
-        return GgufHeader(values)
+        return GgufHeader(values, lengths)
 
     def _check_tensors(self, count: int, alignment: Any) -> None:
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
@@ -133,29 +138,29 @@ class GgufReader:
             )
         self.stream.seek(length, os.SEEK_CUR)
 
-    def _value(self, kind: int) -> Any:
+    def _scalar(self, kind: int) -> Any:
         if kind == self.STRING:
             return self._text()
-        if kind == self.ARRAY:
-            return self._array()
         if kind not in self.SCALARS:
             raise GgufError(f"its header holds a value of the unknown type {kind}")
         return self._number(self.SCALARS[kind])
 
-    def _array(self) -> list[Any] | None:
+    def _array(self) -> tuple[int, list[Any] | None]:
+        """Return the array's length and, if it is short and numeric, its values."""
         kind = self._number("<I")
         if kind == self.STRING:
-            for _ in range(self._count(smallest=8)):
+            count = self._count(smallest=8)
+            for _ in range(count):
                 self._skip(self._number("<Q"))
-            return None
+            return count, None
         if kind not in self.SCALARS:
             raise GgufError(f"its header holds an array of the unsupported type {kind}")
         layout = self.SCALARS[kind]
         count = self._count(smallest=struct.calcsize(layout))
         if count > self.LONGEST_KEPT_ARRAY:
             self._skip(count * struct.calcsize(layout))
-            return None
-        return [self._number(layout) for _ in range(count)]
+            return count, None
+        return count, [self._number(layout) for _ in range(count)]
 
 
 def read_header(path: str) -> GgufHeader:
@@ -181,7 +186,9 @@ def findings(options: argparse.Namespace) -> list[str]:
             found.append(f"{option}: {path}: {error}: give a whole GGUF model file")
     target, draft = headers.get("--model"), headers.get("--draft-model")
     if target:
-        found += target_findings(options.model, target)
+        mistakes = target_findings(options.model, target)
+        found += mistakes
+        target = None if mistakes else target
     if draft:
         found += draft_findings(options.draft_model, draft, target)
     return found
@@ -208,27 +215,44 @@ def draft_findings(path: str, draft: GgufHeader, target: GgufHeader | None) -> l
     layers = draft.of_architecture("target_layers")
     if not isinstance(layers, list) or not layers or not all(isinstance(layer, int) for layer in layers):
         return [f"{where}: its header has no dflash.target_layers: convert the drafter again"]
-    blocks = target.of_architecture("block_count") if target else None
-    if not isinstance(blocks, int):
-        return []
-    # llama.cpp takes such a pair, serves, and dies of GGML_ASSERT at the first request.
+    return [
+        f"{where}: {mismatch}: give the drafter that was trained for this model"
+        for mismatch in (mismatches(draft, layers, target) if target else [])
+    ]
+
+
+def mismatches(draft: GgufHeader, layers: list[int], target: GgufHeader) -> list[str]:
+    """Return why this drafter cannot work for this target.
+
+    llama.cpp aborts on each: on some while it loads, on others only at the first request, healthy until then.
+    """
+    found = []
+    blocks = target.of_architecture("block_count")
     outside = [layer for layer in layers if not 0 <= layer < blocks]
     if outside:
-        return [
-            f"{where}: it reads layers {outside} of a target that has layers 0 to {blocks - 1}: "
-            "give the drafter that was trained for this model"
-        ]
-    return []
+        found.append(f"it reads layers {outside} of a target that has layers 0 to {blocks - 1}")
+    # The drafter borrows the target's embedding and output matrices.
+    width, target_width = (
+        draft.of_architecture("embedding_length"),
+        target.of_architecture("embedding_length"),
+    )
+    if width != target_width:
+        found.append(f"its hidden width is {width}, the target's is {target_width}")
+    mask, tokens = (
+        draft.values.get("tokenizer.ggml.mask_token_id"),
+        target.lengths.get("tokenizer.ggml.tokens"),
+    )
+    if isinstance(mask, int) and tokens is not None and mask >= tokens:
+        found.append(f"its mask token {mask} is outside the target's vocabulary of {tokens} tokens")
+    return found
 
 
-def loopback(text: str) -> str:
-    """Argparse type of --host: without access keys the engine listens on this host alone."""
+def address(text: str) -> str:
+    """Argparse type of --host: a name could resolve to another address after the next boot."""
     try:
-        if text == "localhost" or ipaddress.ip_address(text).is_loopback:
-            return text
+        return str(ipaddress.ip_address(text))
     except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not a loopback address such as 127.0.0.1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an IP address such as 127.0.0.1") from None
 
 
 def between(lowest: int, highest: int) -> Any:
@@ -264,7 +288,13 @@ def parser() -> argparse.ArgumentParser:
     text("--model", "FILE", "the target model (GGUF)", required=True)
     text("--draft-model", "FILE", "its DFlash drafter (GGUF); without it nothing is drafted")
     text("--model-alias", "NAME", "the name of the model in answers (default: name of the file)")
-    text("--host", "ADDRESS", "loopback address (default: %(default)s)", type=loopback, default="127.0.0.1")
+    text(
+        "--host",
+        "ADDRESS",
+        "address to listen on (default: %(default)s); there are no access keys",
+        type=address,
+        default="127.0.0.1",
+    )
     text("--port", "N", "TCP port", required=True, type=between(1, 65535))
     number("--ctx-size", 4096, 0, 1 << 24, "tokens of context of all parallel requests; 0: as the model says")
     number("--parallel", 1, 1, 256, "requests served at once")
