@@ -161,9 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Write target.gguf (Qwen3) and draft.gguf (DFlash) into DIRECTORY: about 1 MB together, "
         "the same bytes on every run, every draft accepted. The options add damaged models for tests.",
     )
-    parser.add_argument(
-        "directory", metavar="DIRECTORY", type=Path, help="where to write; created when missing"
-    )
+    parser.add_argument("directory", metavar="DIRECTORY", type=Path, help="where to write; created when missing")
     parser.add_argument(
         "--broken-draft",
         action="store_true",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
 
@@ -16,7 +16,7 @@ _LIMIT = 4 * 3600  # seconds: two starts of a large model, each with its own lim
 class ActionModule(DetachedAction):
     """Plan on the host, then switch detached."""
 
-    def run(self, tmp: Optional[str] = None, task_vars: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         arguments = dict(self._task.args)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from packaging.markers import InvalidMarker, Marker
@@ -22,7 +22,7 @@ _LIMIT = 4 * 3600  # seconds; ten gigabytes through a slow line
 class ActionModule(DetachedAction):
     """Plan on the host, evaluate markers here, build detached."""
 
-    def run(self, tmp: Optional[str] = None, task_vars: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
         arguments = self._with_contents(dict(self._task.args))
@@ -61,9 +61,7 @@ class ActionModule(DetachedAction):
         except (AnsibleError, OSError) as error:
             raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error}") from error
         except UnicodeDecodeError as error:
-            raise AnsibleActionFail(
-                f"{what} is not a text file: {name}: byte {error.start} is not UTF-8"
-            ) from error
+            raise AnsibleActionFail(f"{what} is not a text file: {name}: byte {error.start} is not UTF-8") from error
 
 
 def _applicable(plan: dict[str, Any]) -> dict[str, str]:
@@ -109,7 +107,7 @@ def _complete(plan: dict[str, Any], expected: dict[str, str], result: dict[str, 
     return answer
 
 
-def _listing(content: Optional[dict[str, Any]]) -> str:
+def _listing(content: dict[str, Any] | None) -> str:
     if not content:
         return ""
     lines = [f"generation {content['id']}"]

@@ -13,11 +13,10 @@ class ModuleDocFragment:
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying the target.
+    description: Can run in C(check_mode) and predict what would change without changing it.
   diff_mode:
-    description: Will return details on what has changed (or possibly needs changing in C(check_mode)), when in diff mode.
+    description: In diff mode, returns details on what has changed or, in C(check_mode), what would change.
   idempotent:
     description:
-      - When run twice in a row outside check mode, with the same arguments, the second invocation indicates no change.
-      - This assumes that the system controlled or queried by the module has not changed in a relevant way.
+      - The second of two runs in a row with the same arguments reports no change, as long as nothing else changed the host.
 """

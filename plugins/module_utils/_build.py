@@ -34,8 +34,7 @@ def make_recipe(options: Mapping[str, Any]) -> Recipe:
     except LockError as error:
         raise GenerationError(str(error)) from error
     overlays = sorted(
-        Overlay(check_overlay_path(overlay["dest"]), overlay["content"].encode())
-        for overlay in options["overlays"]
+        Overlay(check_overlay_path(overlay["dest"]), overlay["content"].encode()) for overlay in options["overlays"]
     )
     twice = [one.path for one, other in zip(overlays, overlays[1:]) if one.path == other.path]
     if twice:

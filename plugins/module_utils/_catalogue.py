@@ -36,9 +36,7 @@ WHEELS: tuple[Wheel, ...] = (
         ("libcublas.so.12", "libcublasLt.so.12", "libnvblas.so.12"),
     ),
     Wheel("nvidia-cuda-cupti-cu12", 12, "nvidia/cuda_cupti/lib", ("libcupti.so.12",)),
-    Wheel(
-        "nvidia-cuda-nvrtc-cu12", 12, "nvidia/cuda_nvrtc/lib", ("libnvrtc.so.12", "libnvrtc-builtins.so.12")
-    ),
+    Wheel("nvidia-cuda-nvrtc-cu12", 12, "nvidia/cuda_nvrtc/lib", ("libnvrtc.so.12", "libnvrtc-builtins.so.12")),
     Wheel("nvidia-cuda-runtime-cu12", 12, "nvidia/cuda_runtime/lib", ("libcudart.so.12",)),
     Wheel("nvidia-cudnn-cu12", 12, "nvidia/cudnn/lib", ("libcudnn.so.9",)),
     Wheel("nvidia-cufft-cu12", 12, "nvidia/cufft/lib", ("libcufft.so.11", "libcufftw.so.11")),
@@ -52,9 +50,7 @@ WHEELS: tuple[Wheel, ...] = (
     Wheel("nvidia-nvjpeg-cu12", 12, "nvidia/nvjpeg/lib", ("libnvjpeg.so.12",)),
     Wheel("nvidia-nvshmem-cu12", 12, "nvidia/nvshmem/lib", ("libnvshmem_host.so.3",)),
     Wheel("nvidia-nvtx-cu12", 12, "nvidia/nvtx/lib", ("libnvToolsExt.so.1",)),
-    Wheel(
-        "nvidia-cublas", 13, "nvidia/cu13/lib", ("libcublas.so.13", "libcublasLt.so.13", "libnvblas.so.13")
-    ),
+    Wheel("nvidia-cublas", 13, "nvidia/cu13/lib", ("libcublas.so.13", "libcublasLt.so.13", "libnvblas.so.13")),
     Wheel("nvidia-cuda-cupti", 13, "nvidia/cu13/lib", ("libcupti.so.13",)),
     Wheel("nvidia-cuda-nvrtc", 13, "nvidia/cu13/lib", ("libnvrtc.so.13", "libnvrtc-builtins.so.13")),
     Wheel("nvidia-cuda-runtime", 13, "nvidia/cu13/lib", ("libcudart.so.13",)),

@@ -229,24 +229,16 @@ _COMPILED = tuple((pattern, re.compile(pattern.expression)) for pattern in PATTE
 
 # What the way of ending says when the journal says nothing.
 SIGNALS = {
-    "SIGILL": Cause(
-        "illegal-instruction", "it used an instruction that this CPU lacks", "use a build for this CPU"
-    ),
-    "SIGSYS": Cause(
-        "forbidden-call", "it made a system call that the unit forbids", "correct SystemCallFilter"
-    ),
+    "SIGILL": Cause("illegal-instruction", "it used an instruction that this CPU lacks", "use a build for this CPU"),
+    "SIGSYS": Cause("forbidden-call", "it made a system call that the unit forbids", "correct SystemCallFilter"),
     "SIGKILL": Cause(
         "killed",
         "it was killed, or SGLang's parent ended itself after its scheduler failed",
         "look for the scheduler's exception in the journal, and for the OOM killer in journalctl -k",
     ),
-    "SIGSEGV": Cause(
-        "crashed", "it crashed", "mixed library versions are the usual reason: run cuda_library_check"
-    ),
+    "SIGSEGV": Cause("crashed", "it crashed", "mixed library versions are the usual reason: run cuda_library_check"),
     "SIGABRT": Cause("aborted", "it aborted itself", "read the journal's last lines"),
-    "SIGTERM": Cause(
-        "terminated", "it was asked to end", "find out who stopped it: journalctl around that time"
-    ),
+    "SIGTERM": Cause("terminated", "it was asked to end", "find out who stopped it: journalctl around that time"),
 }
 # systemd says nothing of an ending that the unit counts as success.
 ENDED_CLEANLY = Cause(
@@ -256,9 +248,7 @@ ENDED_CLEANLY = Cause(
 )
 RESULTS = {
     "oom-kill": OUT_OF_MEMORY,
-    "timeout": Cause(
-        "unit-timeout", "systemd's time-out for the unit passed", "raise TimeoutStartSec of the unit"
-    ),
+    "timeout": Cause("unit-timeout", "systemd's time-out for the unit passed", "raise TimeoutStartSec of the unit"),
     "watchdog": Cause("watchdog", "systemd's watchdog ended it", "raise WatchdogSec of the unit"),
     "start-limit-hit": Cause(
         "start-limit",

@@ -147,18 +147,13 @@ class _Blocks:
 
     def read(self, offset: int, count: int, what: str) -> bytes:
         if offset + count > self.size:
-            raise ElfError(
-                self.path, f"{what} at offset {offset} ends after the end of the file ({self.size} bytes)"
-            )
+            raise ElfError(self.path, f"{what} at offset {offset} ends after the end of the file ({self.size} bytes)")
         first, start = divmod(offset, _BLOCK)
-        if start + count <= _BLOCK:
-            data = self._block(first)[start : start + count]
-        else:
-            data = os.pread(self._fd, count, offset)
+        data = (
+            self._block(first)[start : start + count] if start + count <= _BLOCK else os.pread(self._fd, count, offset)
+        )
         if len(data) != count:
-            raise ElfError(
-                self.path, f"{what} at offset {offset} could not be read in full: the file is being changed"
-            )
+            raise ElfError(self.path, f"{what} at offset {offset} could not be read in full: the file is being changed")
         return data
 
     def string(self, offset: int) -> bytes:
@@ -166,9 +161,7 @@ class _Blocks:
         length = 0
         while length <= _MAX_STRING:
             if offset >= self.size:
-                raise ElfError(
-                    self.path, f"a string at offset {offset} is not inside the file ({self.size} bytes)"
-                )
+                raise ElfError(self.path, f"a string at offset {offset} is not inside the file ({self.size} bytes)")
             number, start = divmod(offset, _BLOCK)
             block = self._block(number)
             end = block.find(b"\0", start)
@@ -243,10 +236,7 @@ class _Parser:
         tags, needed = self._read_dynamic(dynamic_segment) if dynamic_segment else ({}, [])
         if _DT_STRTAB in tags:
             self._strings = self._offset_of(tags[_DT_STRTAB], "DT_STRTAB")
-        elif (
-            any(tag in tags for tag in (_DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_VERNEED, _DT_VERDEF))
-            or needed
-        ):
+        elif any(tag in tags for tag in (_DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_VERNEED, _DT_VERDEF)) or needed:
             raise ElfError(self._path, "the dynamic section names strings but has no DT_STRTAB")
         return ElfObject(
             path=self._path,
@@ -346,9 +336,7 @@ class _Parser:
             return {}
         offset = self._offset_of(tags[_DT_VERNEED], "DT_VERNEED")
         for _ in range(tags.get(_DT_VERNEEDNUM, 0)):
-            _version, count, file, first, following = self._record(
-                self._layout.verneed, offset, "a DT_VERNEED record"
-            )
+            _version, count, file, first, following = self._record(self._layout.verneed, offset, "a DT_VERNEED record")
             needs.setdefault(self._string(file), []).extend(self._read_needed_versions(offset + first, count))
             if not following:
                 break
@@ -358,9 +346,7 @@ class _Parser:
     def _read_needed_versions(self, offset: int, count: int) -> list[tuple[str, bool]]:
         versions = []
         for _ in range(count):
-            _hash, flags, _index, name, following = self._record(
-                self._layout.vernaux, offset, "a version need"
-            )
+            _hash, flags, _index, name, following = self._record(self._layout.vernaux, offset, "a version need")
             versions.append((self._string(name), bool(flags & _VER_FLG_WEAK)))
             if not following:
                 break

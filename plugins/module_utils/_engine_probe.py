@@ -163,7 +163,5 @@ def generate(url: str, protocol: str, model: str, tokens: int, timeout: float) -
             f"POST {speaks.path}: not an answer of the protocol {protocol} ({type(error).__name__}: {error})"
         ) from error
     if completion.completion_tokens < 1 or not completion.text:
-        raise GenerationError(
-            f"POST {speaks.path}: the completion is empty ({completion.completion_tokens} tokens)"
-        )
+        raise GenerationError(f"POST {speaks.path}: the completion is empty ({completion.completion_tokens} tokens)")
     return completion

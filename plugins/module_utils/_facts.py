@@ -30,10 +30,10 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import 
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadError, Process
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError, open_venv
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Installed,
     library_path,
@@ -108,8 +108,7 @@ def _start(venv: Venv, system: System, environment: Mapping[str, str], directory
         process.start(venv.python)
     except (LoadError, ElfError) as error:
         raise VenvError(
-            f"the venv's interpreter cannot start: {venv.python}: {error}: "
-            "install that Python or build the venv anew"
+            f"the venv's interpreter cannot start: {venv.python}: {error}: install that Python or build the venv anew"
         ) from None
     return process
 
@@ -205,7 +204,7 @@ def _resolution(facts: Facts, detail: str) -> list[dict[str, Any]]:
 
 def _overlays(facts: Facts) -> list[dict[str, Any]]:
     """Files laid over installed packages: added ones, and those whose content is not the recorded one."""
-    overlays = [
+    overlays: list[dict[str, Any]] = [
         {"path": path, "distribution": None, "change": "added", "sha256": _digest(path)}
         for path in unowned_files(facts.installed, facts.venv.site_packages)
     ]

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Callable, Optional
+from typing import Callable
 
 
 def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
@@ -56,9 +56,7 @@ def append_line(path: str, line: str) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(
-    path: str, waiting: Optional[Callable[[], None]] = None, limit: float = 7200.0
-) -> Iterator[None]:
+def exclusive(path: str, waiting: Callable[[], None] | None = None, limit: float = 7200.0) -> Iterator[None]:
     """Hold the lock file at path; call waiting once when somebody else holds it.
 
     Raises TimeoutError after limit seconds. The kernel frees the lock when its holder dies, however it dies.
@@ -78,9 +76,7 @@ def exclusive(
                 waiting()
                 told = True
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"another run has held {path} for {limit:.0f} s: see what it does, or end it"
-                )
+                raise TimeoutError(f"another run has held {path} for {limit:.0f} s: see what it does, or end it")
             time.sleep(0.2)
         yield
     finally:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive, write_atomically
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import (
@@ -109,7 +109,7 @@ class Source(NamedTuple):
     """Where distributions come from."""
 
     environment: dict[str, str]
-    uv: Optional[str]  # None: the collection's own
+    uv: str | None  # None: the collection's own
 
 
 def inspect_interpreter(python: str) -> Interpreter:
@@ -131,7 +131,7 @@ def inspect_interpreter(python: str) -> Interpreter:
         raise GenerationError(f"not a usable Python interpreter: {python}: {words[-1]}") from error
     if tuple(map(int, interpreter.version.split(".")[:2])) < (3, 9):
         raise GenerationError(
-            f"Python {interpreter.version} is too old: {python}: install 3.9 or newer and name it with the option python"
+            f"Python {interpreter.version} is too old: {python}: name a newer one (3.9 at least) with the option python"
         )
     return interpreter
 
@@ -144,12 +144,10 @@ def check_overlay_path(path: str) -> str:
     return str(pure)
 
 
-def newest_manifest(root: str) -> Optional[dict[str, Any]]:
+def newest_manifest(root: str) -> dict[str, Any] | None:
     """Return the manifest of the generation that was completed last below root; None when there is none."""
     with contextlib.suppress(OSError):
-        found = [
-            read_manifest(entry.path) for entry in os.scandir(os.path.join(root, "venvs")) if entry.is_dir()
-        ]
+        found = [read_manifest(entry.path) for entry in os.scandir(os.path.join(root, "venvs")) if entry.is_dir()]
         return max(filter(None, found), key=lambda manifest: manifest["created"], default=None)
     return None
 
@@ -182,9 +180,7 @@ def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
         raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
     except OSError as error:
         place = error.filename or recipe.path
-        raise GenerationError(
-            f"the generation cannot be built: {place}: {error.strerror or error}"
-        ) from error
+        raise GenerationError(f"the generation cannot be built: {place}: {error.strerror or error}") from error
 
 
 def _remove(path: str) -> None:
@@ -197,9 +193,7 @@ def _remove(path: str) -> None:
 
 def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
     environment = source.environment
-    uv = source.uv or ensure_uv(
-        os.path.join(recipe.root, "tools"), recipe.interpreter.path, environment, progress
-    )
+    uv = source.uv or ensure_uv(os.path.join(recipe.root, "tools"), recipe.interpreter.path, environment, progress)
     started = time.time()
     progress("making the venv")
     run_uv(uv, ["venv", "--no-project", "--python", recipe.interpreter.path, recipe.path], environment)
@@ -244,9 +238,7 @@ def site_packages(venv: str) -> str:
     """Return the site-packages folder of a venv that uv made."""
     found = sorted(Path(venv, "lib").glob("python3.*/site-packages"))
     if len(found) != 1:
-        raise GenerationError(
-            f"not one site-packages folder but {len(found)}: {venv}/lib: remove it and build again"
-        )
+        raise GenerationError(f"not one site-packages folder but {len(found)}: {venv}/lib: remove it and build again")
     return str(found[0])
 
 
@@ -268,9 +260,7 @@ def _compare(recipe: Recipe, distributions: dict[str, str]) -> None:
     """Hold what is installed against the lock: uv must not have added, skipped or exchanged anything."""
     pinned = {entry.name: entry.version for entry in recipe.lock}
     strange = sorted(name for name in distributions if name not in pinned)
-    absent = sorted(
-        entry.name for entry in recipe.lock if entry.marker is None and entry.name not in distributions
-    )
+    absent = sorted(entry.name for entry in recipe.lock if entry.marker is None and entry.name not in distributions)
     if strange or absent:
         raise GenerationError(
             f"what was installed is not what the lock says: {recipe.path}: "

@@ -215,9 +215,7 @@ class _Wait:
                 raise
             return None
         self._last_state, self._looked_at = state, self.elapsed
-        verdict = self.watch.observe(
-            Observation(self.elapsed, state, answer, self.listeners.find(state.main_pid))
-        )
+        verdict = self.watch.observe(Observation(self.elapsed, state, answer, self.listeners.find(state.main_pid)))
         self._tell()
         return verdict
 
@@ -345,9 +343,7 @@ class _Wait:
             report.exit_status, report.signal, report.result = end.exit_status, end.signal, end.result
             cause = explain(lines, end)
             report.cause, report.fix = cause.name, cause.fix
-            report.message = redact(
-                f"{verdict.message}{end.words}{during}{verdict.aftermath}: {cause.message}"
-            )
+            report.message = redact(f"{verdict.message}{end.words}{during}{verdict.aftermath}: {cause.message}")
         elif verdict.ask_journal:
             hint = by_pattern(lines)
             if hint:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import append_line
 
@@ -30,9 +30,7 @@ class Event(NamedTuple):
     generation: str = ""
     rollback: bool = False  # made by going back, by a person or after a failed verification
     reason: str = ""
-    accept_length: Optional[float] = (
-        None  # mean accepted tokens a verification step, of the verifying generation
-    )
+    accept_length: float | None = None  # mean accepted tokens a verification step, of the verifying generation
 
 
 class History:
@@ -59,12 +57,10 @@ class History:
 
     def is_verified(self, release: str) -> bool:
         """Whether the last outcome of a release was a passed verification."""
-        outcomes = [
-            event.event for event in self.events if event.release == release and event.event != ACTIVATING
-        ]
+        outcomes = [event.event for event in self.events if event.release == release and event.event != ACTIVATING]
         return outcomes[-1:] == [VERIFIED]
 
-    def last_verified(self) -> Optional[Event]:
+    def last_verified(self) -> Event | None:
         """The last verification that passed."""
         return next((event for event in reversed(self.events) if event.event == VERIFIED), None)
 
@@ -74,7 +70,7 @@ class History:
         return [release for release in dict.fromkeys(order) if self.is_verified(release)]
 
 
-def _read_event(line: str) -> Optional[Event]:
+def _read_event(line: str) -> Event | None:
     """Return the event of a line; None for a line torn by a crash or written by somebody else."""
     try:
         values: Any = json.loads(line)

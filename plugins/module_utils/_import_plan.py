@@ -37,9 +37,7 @@ class Attempt:
     fatal: bool = True
 
 
-def import_module(
-    process: Process, name: str, import_path: Sequence[str], version: str
-) -> list[Attempt] | None:
+def import_module(process: Process, name: str, import_path: Sequence[str], version: str) -> list[Attempt] | None:
     """Carry out the dlopens of ``import name``. ``version`` is the venv's Python, as in 3.11.2.
 
     None when the import path holds no such module.
@@ -77,11 +75,7 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     function = next(
-        (
-            node
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef) and node.name == "_preload_cuda_deps"
-        ),
+        (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_preload_cuda_deps"),
         None,
     )
     if function is None:
@@ -91,11 +85,7 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             table += [(folder, pattern, True) for folder, pattern in _string_pairs(node.value)]
     for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Call)
-            and len(node.args) == 2
-            and any(word.arg == "required" for word in node.keywords)
-        ):
+        if isinstance(node, ast.Call) and len(node.args) == 2 and any(word.arg == "required" for word in node.keywords):
             table += [
                 (folder, pattern, False)
                 for folder, pattern in _string_pairs(ast.List(elts=[ast.Tuple(elts=node.args)]))
@@ -227,9 +217,7 @@ class _Importer:
         found = []
         for entry in self.import_path:
             for directory, folders, files in os.walk(os.path.join(entry, *name.split("."))):
-                folders[:] = sorted(
-                    folder for folder in folders if folder not in ("tests", "test", "__pycache__")
-                )
+                folders[:] = sorted(folder for folder in folders if folder not in ("tests", "test", "__pycache__"))
                 found += [os.path.join(directory, file) for file in sorted(files) if self._is_extension(file)]
         return found
 
@@ -308,12 +296,10 @@ def _forgives(node: ast.AST) -> bool:
     """Whether the statement goes on after a failed import inside it."""
     if not isinstance(node, ast.Try):
         return False
-    caught = " ".join(
-        "Exception" if handler.type is None else ast.dump(handler.type) for handler in node.handlers
+    caught = " ".join("Exception" if handler.type is None else ast.dump(handler.type) for handler in node.handlers)
+    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "OSError", "Exception")) and not any(
+        isinstance(inner, ast.Raise) for handler in node.handlers for inner in ast.walk(handler)
     )
-    return any(
-        name in caught for name in ("ImportError", "ModuleNotFoundError", "OSError", "Exception")
-    ) and not any(isinstance(inner, ast.Raise) for handler in node.handlers for inner in ast.walk(handler))
 
 
 def _only_for_types(node: ast.AST) -> bool:

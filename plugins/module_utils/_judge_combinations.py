@@ -50,8 +50,7 @@ def mixed_majors(facts: Facts, repair: Repair) -> Iterator[Problem]:
         return
     names = tuple(dict.fromkeys(name for _major, files in sorted(reached.items()) for name in files.values()))
     listed = "; ".join(
-        f"CUDA {major}: {', '.join(dict.fromkeys(files.values()))}"
-        for major, files in sorted(reached.items())
+        f"CUDA {major}: {', '.join(dict.fromkeys(files.values()))}" for major, files in sorted(reached.items())
     )
     paths = tuple(path for _major, files in sorted(reached.items()) for path in files)
     yield Problem(
@@ -90,8 +89,7 @@ def duplicate_sonames(facts: Facts, repair: Repair) -> Iterator[Problem]:
         used = [path for path in files if path in loaded]
         yield Problem(
             "duplicate-soname",
-            f"{' and '.join(names)} both provide {', '.join(sonames)}: "
-            "the search order decides which is loaded",
+            f"{' and '.join(names)} both provide {', '.join(sonames)}: the search order decides which is loaded",
             repair.keep_one(
                 [d for d in facts.installed.distributions if d.name in names], facts.cuda_major, restore=False
             ),
@@ -149,9 +147,7 @@ def _search_path(facts: Facts) -> Iterator[Problem]:
             yield Problem(
                 "environment-malformed",
                 f"the LD_LIBRARY_PATH {where} {reason}",
-                "correct the Environment= line of the unit"
-                if facts.unit
-                else "correct the list of directories",
+                "correct the Environment= line of the unit" if facts.unit else "correct the list of directories",
                 paths=(entry,) if entry else (),
                 evidence=f"LD_LIBRARY_PATH={facts.ld_library_path}",
             )

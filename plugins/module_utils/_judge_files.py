@@ -22,9 +22,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 _DOCUMENTS = re.compile(
     r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
 )
-_NOT_PACKAGES = frozenset(
-    {"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"}
-)
+_NOT_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"})
 
 
 def _relative(path: str, distribution: Distribution) -> str:
@@ -52,9 +50,7 @@ def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
             "clobbered-file" if code else "shared-ownership",
             f"{count} of {' and '.join(owner.pin for owner in losers)} (such as {example}) "
             f"{'are' if len(shown) > 1 else 'is'} not as installed: what is on disk belongs to {winner}",
-            repair.keep_one(
-                [d for d in facts.installed.distributions if d.name in names], facts.major_beside(names)
-            ),
+            repair.keep_one([d for d in facts.installed.distributions if d.name in names], facts.major_beside(names)),
             object=shown[0].path,
             distributions=names,
             paths=tuple(contested.path for contested in shown),
@@ -137,8 +133,7 @@ def broken_links(facts: Facts, repair: Repair) -> Iterator[Problem]:
             "broken-link",
             f"{len(paths)} file{'s' if len(paths) > 1 else ''} of {owner.pin} link to nothing, such as "
             f"{_relative(paths[0], owner)}",
-            repair.reinstall([owner])
-            + "; a venv must not link into a cache (uv: link mode hardlink or copy)",
+            repair.reinstall([owner]) + "; a venv must not link into a cache (uv: link mode hardlink or copy)",
             object=paths[0],
             distributions=(owner.name,),
             paths=tuple(paths),

@@ -71,8 +71,7 @@ def _wants(facts: Facts) -> list[_Want]:
 def _driver_missing(want: _Want) -> Problem:
     return Problem(
         "driver-missing",
-        f"{want.soname} comes with the NVIDIA driver, and this host's loader does not find it; "
-        "no wheel is at fault",
+        f"{want.soname} comes with the NVIDIA driver, and this host's loader does not find it; no wheel is at fault",
         "install the NVIDIA driver (in a container: start it with the NVIDIA runtime), or put the directory "
         f"that holds {want.soname} into LD_LIBRARY_PATH; never a stub from a CUDA toolkit",
         object=next(iter(want.objects), None),
@@ -87,9 +86,7 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
     here = _copies(facts, want.soname, want.objects)
     names = list(dict.fromkeys(owner.name for path in here for owner in facts.owners(path)))
     if here:
-        message = (
-            f"{want.soname} is installed ({', '.join(names)}) where the loader does not look{want.needers}"
-        )
+        message = f"{want.soname} is installed ({', '.join(names)}) where the loader does not look{want.needers}"
         fix = _make_findable(here[0], names)
     else:
         names = _providers(facts, want.soname, want.objects)
@@ -153,9 +150,7 @@ def _copies(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
 def _make_findable(path: str, owners: Sequence[str]) -> str:
     if any(cuda_major_of(name) for name in owners):
         directory = os.path.dirname(path)
-        return (
-            f"add {directory} to LD_LIBRARY_PATH (library_path of cuda_wheel_facts lists all that it needs)"
-        )
+        return f"add {directory} to LD_LIBRARY_PATH (library_path of cuda_wheel_facts lists all that it needs)"
     # torch/lib and its like are meant to be loaded by their own package, with its preloads.
     return f"import the package of {' or '.join(owners)} first, which loads {path}"
 
@@ -187,8 +182,7 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
         if names:
             yield Problem(
                 "resolved-outside-venv",
-                f"{soname} comes from this host ({loaded.path}), not from a wheel; "
-                "another host may not have it",
+                f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it",
                 _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
                 object=facts.needer(loaded),
                 soname=soname,

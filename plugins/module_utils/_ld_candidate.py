@@ -124,9 +124,7 @@ class CandidateFiles:
             elf_object = self._verify(fd, path, status)
         finally:
             os.close(fd)
-        return Candidate(
-            path, elf_object, (status.st_dev, status.st_ino), bool(status.st_mode & stat.S_ISUID), rule
-        )
+        return Candidate(path, elf_object, (status.st_dev, status.st_ino), bool(status.st_mode & stat.S_ISUID), rule)
 
     def _verify(self, fd: int, path: str, status: os.stat_result) -> ElfObject:
         key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -176,9 +174,7 @@ def _identification_fault(header: _Header) -> str | None:
         return "ELF file version ident does not match current one"
     if header.os_abi not in (_OS_ABI_SYSV, _OS_ABI_GNU):
         return "ELF file OS ABI invalid"
-    if header.abi_version and (
-        header.os_abi != _OS_ABI_GNU or header.abi_version >= _FIRST_UNKNOWN_ABI_VERSION
-    ):
+    if header.abi_version and (header.os_abi != _OS_ABI_GNU or header.abi_version >= _FIRST_UNKNOWN_ABI_VERSION):
         return "ELF file ABI version invalid"
     return "nonzero padding in e_ident" if any(header.padding) else None
 

@@ -82,9 +82,7 @@ class Search:
         path = self.expand(requester, name)
         return attempt.open(path, "path") if path else None
 
-    def _find_name(
-        self, name: str, requester: LinkMap, program: LinkMap, attempt: _Attempt
-    ) -> Candidate | None:
+    def _find_name(self, name: str, requester: LinkMap, program: LinkMap, attempt: _Attempt) -> Candidate | None:
         for rule, directories in self._search_paths(requester, program):
             candidate = attempt.search(directories, name, rule)
             if candidate:
@@ -174,9 +172,7 @@ class Search:
         known = self._subdirectories.get(directory)
         if known is None:
             prefixes = [directory + prefix for prefix in self._system.subdirectories]
-            known = self._subdirectories[directory] = [
-                prefix for prefix in prefixes if self._is_directory(prefix)
-            ]
+            known = self._subdirectories[directory] = [prefix for prefix in prefixes if self._is_directory(prefix)]
         return known
 
     def _is_directory(self, path: str) -> bool:

@@ -223,7 +223,7 @@ def _program(path: str) -> tuple[ElfObject, _Architecture]:
 
 def _read_bytes(path: str, missing: bytes | None = None) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             return file.read()
     except OSError:
         if missing is None:
@@ -277,9 +277,7 @@ class _Processor:
             return []
         names = [*self.legacy, self.platform, "tls"]
         combinations = [
-            "".join(
-                f"{name}/" for index, name in reversed(list(enumerate(names))) if not left_out >> index & 1
-            )
+            "".join(f"{name}/" for index, name in reversed(list(enumerate(names))) if not left_out >> index & 1)
             for left_out in range((1 << len(names)) - 1)
         ]
         return list(dict.fromkeys(combinations))

@@ -141,9 +141,7 @@ def _unit_note(unit: _unit.UnitEnvironment, note: str) -> Problem:
     )
 
 
-def _probe_request(
-    request: CheckRequest, venv: Venv
-) -> tuple[ProbeRequest, str, str, _unit.UnitEnvironment | None]:
+def _probe_request(request: CheckRequest, venv: Venv) -> tuple[ProbeRequest, str, str, _unit.UnitEnvironment | None]:
     """Return the probe's request, the user's name, who sets the environment, and the unit."""
     invocation = uuid.uuid4().hex
     plain = ProbeRequest(
@@ -231,9 +229,7 @@ def identity_of(user: str | None, group: str | None, more_groups: Sequence[str])
         if entry.pw_uid == os.geteuid():
             return None
         me = pwd.getpwuid(os.geteuid()).pw_name
-        raise CheckError(
-            f"user {me} cannot run the check as user {entry.pw_name}: set become: true on the task"
-        )
+        raise CheckError(f"user {me} cannot run the check as user {entry.pw_name}: set become: true on the task")
     groups = {*os.getgrouplist(entry.pw_name, gid), *(_group(name) for name in more_groups)}
     return Identity(entry.pw_uid, gid, tuple(sorted(groups)))
 
@@ -313,19 +309,13 @@ def _owner(installed: Installed, path: str | None) -> tuple[str | None, str | No
     """Return name and version of the distribution that owns a file, by the given path or the real one."""
     if not path:
         return None, None
-    owners = (
-        installed.owners(path) or installed.owners(os.path.realpath(path)) or _linked(installed).get(path, [])
-    )
+    owners = installed.owners(path) or installed.owners(os.path.realpath(path)) or _linked(installed).get(path, [])
     return (owners[0].name, owners[0].version) if owners else (None, None)
 
 
 def _linked(installed: Installed) -> dict[str, list[Any]]:
     """Return the owners by the real path: installers may link a venv's files to their cache."""
-    return {
-        os.path.realpath(path): owners
-        for path, owners in installed.libraries().items()
-        if os.path.islink(path)
-    }
+    return {os.path.realpath(path): owners for path, owners in installed.libraries().items() if os.path.islink(path)}
 
 
 def _libraries(subject: _Subject, mapped: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -356,11 +346,7 @@ def _unexpected(
         path = library["path"]
         soname = os.path.basename(path)
         names.setdefault(soname, []).append(path)
-        if (
-            library["distribution"] is None
-            and not path.startswith(inside)
-            and not _DRIVER_LIBRARY.match(soname)
-        ):
+        if library["distribution"] is None and not path.startswith(inside) and not _DRIVER_LIBRARY.match(soname):
             yield problem(
                 "resolved-outside-venv",
                 f"{soname} comes from this host ({path}), not from a wheel: another host may not have it",
@@ -384,9 +370,7 @@ def _unexpected(
 
 def _inward(soname: str, subject: _Subject) -> str:
     """Return how to make the loader take a library from the venv."""
-    directories = [
-        os.path.dirname(path) for path in holders_of(subject.installed, soname) if os.path.exists(path)
-    ]
+    directories = [os.path.dirname(path) for path in holders_of(subject.installed, soname) if os.path.exists(path)]
     if directories and directories[0] not in subject.place.library_path:
         return f"add {directories[0]} to LD_LIBRARY_PATH in {subject.place.whose}"
     if directories:

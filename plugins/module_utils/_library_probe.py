@@ -85,10 +85,7 @@ def describe(error: BaseException) -> dict[str, object]:
         chain.append(f"{type(current).__name__}: {current}"[:LONGEST_TEXT])
         path = getattr(current, "path", None) or path
         current = current.__cause__ or current.__context__
-    where = [
-        f"{frame.filename}:{frame.lineno} in {frame.name}"
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
+    where = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     # The first frames are this file and importlib: of no use to a reader.
     where = [line for line in where if not line.startswith(("<string>", "<frozen", importlib.__file__))]
     return {
@@ -158,7 +155,7 @@ def library_path(handle: int) -> str | None:
 
 def mapped_files() -> list[str]:
     """Return the shared objects that are mapped into this process, in the kernel's spelling."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         fields = (line.rstrip("\n").split(None, 5) for line in maps)
         paths = {entry[5] for entry in fields if len(entry) == 6 and ".so" in entry[5]}
     unescaped = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), path) for path in paths)

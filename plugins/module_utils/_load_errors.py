@@ -63,11 +63,7 @@ def problem(kind: str, message: str, fix: str, severity: str = "error", **rest: 
 
 def explain(failure: Failure, place: Place) -> list[Problem]:
     """Return the problems that a failed load shows: one a cause, at least one."""
-    found = [
-        rule(match, failure, place)
-        for pattern, rule in _RULES
-        for match in re.finditer(pattern, failure.words)
-    ]
+    found = [rule(match, failure, place) for pattern, rule in _RULES for match in re.finditer(pattern, failure.words)]
     if not found or (failure.blocked and all(entry["kind"] == "import-failed" for entry in found)):
         found = list(_blocked(failure, place)) or found or [_unknown(failure, place)]
     return list({(entry["kind"], entry["soname"], entry["message"]): entry for entry in found}.values())

@@ -217,7 +217,7 @@ class Process:
             for name in wanted:
                 try:
                     preloaded.append(self._request(name, self._program, self._program, preload=True))
-                except SearchError as error:  # noqa: PERF203
+                except SearchError as error:
                     why = f"cannot be preloaded ({error.reason}): ignored."
                     self.ignored_preloads.append(f"ERROR: ld.so: object '{name}' from {source} {why}")
         return preloaded
@@ -256,9 +256,7 @@ class Process:
             raise LoadError(first.message, first.soname, list(missing.values()))
         return closure
 
-    def _request(
-        self, name: str, requester: LinkMap, loader: LinkMap | None, *, preload: bool = False
-    ) -> LinkMap:
+    def _request(self, name: str, requester: LinkMap, loader: LinkMap | None, *, preload: bool = False) -> LinkMap:
         """Do _dl_map_object: return the map that ``name`` means to ``requester``, a new one if need be.
         Raises SearchError.
         """
@@ -275,9 +273,7 @@ class Process:
         self.resolutions.append(Resolution(name, loaded, rule, self._loaded[requester].path))
         return link_map
 
-    def _map(
-        self, name: str, candidate: Candidate, requester: LinkMap, loader: LinkMap | None, rule: str
-    ) -> LinkMap:
+    def _map(self, name: str, candidate: Candidate, requester: LinkMap, loader: LinkMap | None, rule: str) -> LinkMap:
         verify_mappable(name, candidate.object, by_dlopen=self._started)
         path = self._search.files.absolute(candidate.path)
         origin = path.rpartition("/")[0] or "/"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 _NAME = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*")
 _PIN = re.compile(r"==\s*([A-Za-z0-9.!+_-]+)\s*\Z")
@@ -25,7 +25,7 @@ class LockEntry(NamedTuple):
 
     name: str  # normalised as PEP 503 says
     version: str  # with its local tag, as written
-    marker: Optional[str]  # environment marker text, None: everywhere
+    marker: str | None  # environment marker text, None: everywhere
     hashes: tuple[str, ...]  # "sha256:<hex>", sorted
 
     @property
@@ -45,16 +45,14 @@ def read_lock(text: str, where: str = "lock") -> tuple[LockEntry, ...]:
     Raises LockError at the first line that is not an exact pin with at least one hash: what is not pinned would make
     two builds of one lock differ.
     """
-    entries: dict[tuple[str, Optional[str]], LockEntry] = {}
+    entries: dict[tuple[str, str | None], LockEntry] = {}
     for number, line in _logical_lines(text):
         entry = _read_entry(line, f"{where}:{number}")
         key = (entry.name, entry.marker)
         if entries.setdefault(key, entry) != entry:
             raise LockError(f"{entry.name} is pinned twice: {where}:{number}: keep one of the two lines")
     if not entries:
-        raise LockError(
-            f"the lock holds no distribution: {where}: compile one with 'uv pip compile --generate-hashes'"
-        )
+        raise LockError(f"the lock holds no distribution: {where}: compile one with 'uv pip compile --generate-hashes'")
     return tuple(sorted(entries.values(), key=lambda entry: (entry.name, entry.marker or "")))
 
 
@@ -94,16 +92,12 @@ def _read_entry(line: str, where: str) -> LockEntry:
     if not name:
         raise LockError(f"not a requirement: {where}: '{shown[:80]}'")
     specifier, _sep, marker = shown[name.end() :].partition(";")
-    if specifier.lstrip().startswith(
-        "["
-    ):  # extras choose nothing here: a lock is installed without dependencies
+    if specifier.lstrip().startswith("["):  # extras choose nothing here: a lock is installed without dependencies
         specifier = specifier.partition("]")[2]
     pin = _PIN.match(specifier.strip())
     if not pin or "*" in specifier:
-        raise LockError(
-            f"{name.group(1)} is not pinned to one version: {where}: write '{name.group(1)}==<version>'"
-        )
-    hashes = tuple(sorted({_read_hash(*found, where=where) for found in _HASH.findall(line)}))
+        raise LockError(f"{name.group(1)} is not pinned to one version: {where}: write '{name.group(1)}==<version>'")
+    hashes = tuple(sorted({_read_hash(algorithm, digest, where) for algorithm, digest in _HASH.findall(line)}))
     if not hashes:
         raise LockError(
             f"{name.group(1)} has no hash: {where}: compile the lock with 'uv pip compile --generate-hashes'"
@@ -113,7 +107,5 @@ def _read_entry(line: str, where: str) -> LockEntry:
 
 def _read_hash(algorithm: str, digest: str, where: str) -> str:
     if _HEX_DIGITS.get(algorithm) != len(digest):
-        raise LockError(
-            f"not a usable hash: {where}: '{algorithm}:{digest[:16]}': use sha256 and all its 64 digits"
-        )
+        raise LockError(f"not a usable hash: {where}: '{algorithm}:{digest[:16]}': use sha256 and all its 64 digits")
     return f"{algorithm}:{digest.lower()}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 NOTES = ".dflash"  # the folder of a generation that holds its lock and, written last, its manifest
 MANIFEST = "generation.json"
 
 
-def read_manifest(path: str) -> Optional[dict[str, Any]]:
+def read_manifest(path: str) -> dict[str, Any] | None:
     """Return the manifest of the generation at path; None when it is not there or not complete."""
     try:
         manifest = json.loads(Path(path, NOTES, MANIFEST).read_text())
@@ -29,6 +29,4 @@ def declared_overlays(path: str, site_packages: str) -> dict[str, str]:
     if not isinstance(overlays, dict):
         return {}
     root = os.path.realpath(site_packages)
-    return {
-        os.path.join(root, name): str(digest) for name, digest in overlays.items() if isinstance(name, str)
-    }
+    return {os.path.join(root, name): str(digest) for name, digest in overlays.items() if isinstance(name, str)}

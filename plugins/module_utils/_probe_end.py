@@ -63,9 +63,7 @@ def _how(outcome: ProbeOutcome) -> str:
     return f"the interpreter exited with status {outcome.status}, without an exception"
 
 
-def death(
-    outcome: ProbeOutcome, place: Place, suspect: tuple[str, str] | None, timeout: float
-) -> Problem | None:
+def death(outcome: ProbeOutcome, place: Place, suspect: tuple[str, str] | None, timeout: float) -> Problem | None:
     """Return the problem of a probe that did not reach its end; ``suspect`` is what it was loading."""
     if outcome.end == "finished":
         return None

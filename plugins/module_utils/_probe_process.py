@@ -314,9 +314,7 @@ def _members(session: int, invocation: str) -> list[int]:
         if entry.isdigit() and int(entry) != os.getpid():
             with contextlib.suppress(OSError):
                 state, session_of = _state(entry)
-                if state != "Z" and (
-                    session_of == session or marker in Path(f"/proc/{entry}/environ").read_bytes()
-                ):
+                if state != "Z" and (session_of == session or marker in Path(f"/proc/{entry}/environ").read_bytes()):
                     found.append(int(entry))
     return found
 

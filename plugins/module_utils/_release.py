@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import write_atomically
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
@@ -119,7 +119,7 @@ def make_release(unit: str, generation: str, engine: str, health: Mapping[str, A
     return Release(digest, unit.replace(RELEASE_MARK, digest), generation, engine, dict(health))
 
 
-def release_of_unit(text: str) -> Optional[str]:
+def release_of_unit(text: str) -> str | None:
     """Return the release that a unit's text belongs to; None when it is not one of ours."""
     found = _RELEASE_LINE.search(text)
     return found.group(1) if found else None
@@ -171,17 +171,11 @@ def read_release(instance: Instance, release: str) -> Release:
         known = ", ".join(sorted(staged_releases(instance))) or "none"
         raise ReleaseError(f"no such release: {folder}: staged for {instance.name}: {known}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(
-            f"a damaged release: {folder}: {error}: remove the folder and deploy again"
-        ) from error
+        raise ReleaseError(f"a damaged release: {folder}: {error}: remove the folder and deploy again") from error
     if found.id != release or release_of_unit(unit) != release:
-        raise ReleaseError(
-            f"a damaged release: {folder}: it says that it is another one: remove it and deploy again"
-        )
+        raise ReleaseError(f"a damaged release: {folder}: it says that it is another one: remove it and deploy again")
     if read_manifest(found.generation) is None:
-        raise ReleaseError(
-            f"the generation of release {release} is gone: {found.generation}: deploy again to build it"
-        )
+        raise ReleaseError(f"the generation of release {release} is gone: {found.generation}: deploy again to build it")
     return found
 
 

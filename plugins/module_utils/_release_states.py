@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     release_of_unit,
     stage,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchFailed, describe
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError, describe
 from ansible_collections.gpufleet.dflash.plugins.module_utils._validate import user_exists, validate_arguments
 
 Result = dict[str, Any]
@@ -71,9 +71,7 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
     instance = Instance.named(options["root"], options["name"])
     release = options["release"] or Switch(instance, _silent).previous()
     if not is_staged(instance, release):
-        raise ReleaseError(
-            f"no such release: {instance.release_folder(release)}: see history.jsonl beside it"
-        )
+        raise ReleaseError(f"no such release: {instance.release_folder(release)}: see history.jsonl beside it")
     return _switch(instance, release, check_mode, rollback=True)
 
 
@@ -97,7 +95,7 @@ def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) 
     try:
         with progress_to(instance.progress_path) as progress:
             report = Switch(instance, progress).activate(release, rollback)
-    except SwitchFailed as error:
+    except SwitchError as error:
         return {
             "failed": True,
             "msg": str(error),

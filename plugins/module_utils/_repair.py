@@ -44,9 +44,7 @@ class Repair:
 
     def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
         """Install what is not there, in the version that an installed distribution asks for, if one does."""
-        wanted = [
-            next((found.requirement for found in unmet if found.name == name), name) for name in requirements
-        ]
+        wanted = [next((found.requirement for found in unmet if found.name == name), name) for name in requirements]
         if len(wanted) > 1:
             choices = " or ".join(wanted)
             return f"{_GENERATION} with {choices}, or add one here, such as: {self._install(wanted[:1])}"
@@ -99,9 +97,7 @@ class Repair:
                 continue
             if not any(owner.name in chosen for owner in staying):
                 # Many CUDA 12 wheels own one empty nvidia/__init__.py: the smallest of them is enough.
-                smallest = min(
-                    staying, key=lambda owner: (sum(row.size or 0 for row in owner.files), owner.name)
-                )
+                smallest = min(staying, key=lambda owner: (sum(row.size or 0 for row in owner.files), owner.name))
                 chosen[smallest.name] = smallest
         return sorted(chosen.values(), key=lambda distribution: distribution.name)
 
@@ -110,11 +106,7 @@ class Repair:
         names = {distribution.name for distribution in distributions}
         found: dict[str, Distribution] = {}
         for path, owners in self._installed.shared().items():
-            if (
-                names & {owner.name for owner in owners}
-                and len(self._installed.digests(path)) > 1
-                and is_code(path)
-            ):
+            if names & {owner.name for owner in owners} and len(self._installed.digests(path)) > 1 and is_code(path):
                 found.update({owner.name: owner for owner in owners if owner.name not in names})
         return [found[name] for name in sorted(found)]
 

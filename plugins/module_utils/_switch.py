@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
     exclusive,
@@ -48,10 +48,10 @@ Progress = Callable[[str], None]
 class Observed(NamedTuple):
     """What a host has now."""
 
-    installed: Optional[str]  # the release that the unit file belongs to
-    running: Optional[str]  # the release that the main process was started from
+    installed: str | None  # the release that the unit file belongs to
+    running: str | None  # the release that the main process was started from
     enabled: bool
-    serving: Optional[bool]  # None: not asked
+    serving: bool | None  # None: not asked
 
 
 class Plan(NamedTuple):
@@ -66,12 +66,10 @@ class Plan(NamedTuple):
         return bool(self.reasons)
 
 
-class SwitchFailed(Exception):
+class SwitchError(Exception):
     """The wanted release does not serve; the text tells both stories: what failed, and what runs now."""
 
-    def __init__(
-        self, message: str, failed: Optional[HealthReport], restored: Optional[HealthReport]
-    ) -> None:
+    def __init__(self, message: str, failed: HealthReport | None, restored: HealthReport | None) -> None:
         super().__init__(message)
         self.failed = failed
         self.restored = restored
@@ -83,9 +81,7 @@ def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
     if observed.installed != release:
         reasons.append(f"the unit is of {observed.installed or 'no release'}")
     if observed.running != release:
-        reasons.append(
-            f"the running process is of {observed.running}" if observed.running else "it does not run"
-        )
+        reasons.append(f"the running process is of {observed.running}" if observed.running else "it does not run")
     if not observed.enabled:
         reasons.append("it would not start at boot")
     if not verified:
@@ -95,9 +91,7 @@ def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
     return Plan(release, tuple(reasons))
 
 
-def choose_previous(
-    history: History, installed: Optional[str], usable: Callable[[str], bool]
-) -> Optional[str]:
+def choose_previous(history: History, installed: str | None, usable: Callable[[str], bool]) -> str | None:
     """Return the release to go back to; None when there is none.
 
     An instance that has been taken back stays where it is: going back twice is going back once.
@@ -112,7 +106,7 @@ def choose_previous(
 class Switch:
     """The changes of one instance's service."""
 
-    def __init__(self, instance: Instance, progress: Progress, systemd: Optional[Systemd] = None) -> None:
+    def __init__(self, instance: Instance, progress: Progress, systemd: Systemd | None = None) -> None:
         self.instance = instance
         self.progress = progress
         self.systemd = systemd or Systemd()
@@ -128,7 +122,7 @@ class Switch:
             serving=None,
         )
 
-    def plan(self, release: str) -> tuple[Plan, Optional[HealthReport]]:
+    def plan(self, release: str) -> tuple[Plan, HealthReport | None]:
         """Return what switching to a release would do; where nothing is to do, also proof that it serves."""
         observed = self.observe()
         verified = self.history.is_verified(release)
@@ -155,54 +149,52 @@ class Switch:
     def activate(self, release: str, rollback: bool = False) -> HealthReport:
         """Make an instance run a release and return the proof that it serves.
 
-        Raises SwitchFailed after going back to the release verified last, or ReleaseError before anything is touched.
+        Raises SwitchError after going back to the release verified last, or ReleaseError before anything is touched.
         """
-        with exclusive(
-            self.instance.lock_path, lambda: self.progress("waiting for another change of this instance")
-        ):
+        with exclusive(self.instance.lock_path, lambda: self.progress("waiting for another change of this instance")):
             self.history = History(self.instance.history_path)
             wanted = read_release(self.instance, release)
-            fallback = next(
-                (r for r in self.history.verified_releases() if r != release and self._usable(r)), None
-            )
+            fallback = next((r for r in self.history.verified_releases() if r != release and self._usable(r)), None)
             try:
                 return self._settle(wanted, rollback) or self._start_and_verify(wanted, rollback)
             except (Unhealthy, SystemdError, OSError) as error:
-                failed = error.report if isinstance(error, Unhealthy) else None
-                self.history.add(Event(FAILED, release, generation=wanted.generation, reason=str(error)))
-            story = _story(release, error)
-            if fallback is None:
-                self._remove()
-                raise SwitchFailed(
-                    f"{story}; no earlier release was verified here, so the unit is stopped and removed",
-                    failed,
-                    None,
+                self.history.add(
+                    Event(FAILED, release, generation=wanted.generation, rollback=rollback, reason=str(error))
                 )
-            try:
-                restored = self._start_and_verify(read_release(self.instance, fallback), rollback=True)
-            except (Unhealthy, SystemdError, OSError, ReleaseError) as second:
-                self.history.add(Event(FAILED, fallback, reason=str(second), rollback=True))
-                raise SwitchFailed(
-                    f"{story}; and going back failed too, nothing serves now: {_story(fallback, second)}",
-                    failed,
-                    None,
-                ) from second
-            raise SwitchFailed(
-                f"{story}; release {fallback} was put back and verified: it serves with PID {restored.main_pid}",
-                failed,
-                restored,
-            )
+                raise self._go_back(fallback, _story(release, error), _report_of(error)) from error
 
-    def _settle(self, release: Release, rollback: bool) -> Optional[HealthReport]:
+    def _go_back(self, fallback: str | None, story: str, failed: HealthReport | None) -> SwitchError:
+        """Put back the release that was verified last; return what to tell."""
+        if fallback is None:
+            self._remove()
+            return SwitchError(
+                f"{story}; no earlier release was verified here, so the unit is stopped and removed",
+                failed,
+                None,
+            )
+        try:
+            restored = self._start_and_verify(read_release(self.instance, fallback), rollback=True)
+        except (Unhealthy, SystemdError, OSError, ReleaseError) as error:
+            self.history.add(Event(FAILED, fallback, reason=str(error), rollback=True))
+            return SwitchError(
+                f"{story}; and going back failed too, nothing serves now: {_story(fallback, error)}",
+                failed,
+                None,
+            )
+        return SwitchError(
+            f"{story}; release {fallback} was put back and verified: it serves with PID {restored.main_pid}",
+            failed,
+            restored,
+        )
+
+    def _settle(self, release: Release, rollback: bool) -> HealthReport | None:
         """Verify a release that runs already, as after an interrupted run, without disturbing it.
 
         Returns None where only a restart helps: another release runs, or this one was verified and has stopped serving.
         """
         observed = self.observe()
         verified = self.history.is_verified(release.id)
-        if (observed.installed, observed.running) != (release.id, release.id) or (
-            verified and observed.enabled
-        ):
+        if (observed.installed, observed.running) != (release.id, release.id) or (verified and observed.enabled):
             return None
         self.systemd.enable(self.instance.unit)
         try:
@@ -226,9 +218,7 @@ class Switch:
     def _record(self, release: Release, rollback: bool, report: HealthReport) -> HealthReport:
         accepted = (report.generation or {}).get("accept_length")
         self.history.add(
-            Event(
-                VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted
-            )
+            Event(VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted)
         )
         folder = self.instance.release_folder(release.id)
         link_atomically(folder, os.path.join(self.instance.folder, "current"))
@@ -257,9 +247,14 @@ class Switch:
         return True
 
 
+def _report_of(error: Exception) -> HealthReport | None:
+    return error.report if isinstance(error, Unhealthy) else None
+
+
 def _story(release: str, error: Exception) -> str:
-    fix = error.report.fix if isinstance(error, Unhealthy) else ""
-    return f"release {release} did not become healthy: {error}" + (f" ({fix})" if fix else "")
+    report = _report_of(error)
+    fix = f" ({report.fix})" if report and report.fix else ""
+    return f"release {release} did not become healthy: {error}{fix}"
 
 
 def describe(plan: Plan, observed: Observed) -> dict[str, Any]:

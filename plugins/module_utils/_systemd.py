@@ -197,9 +197,7 @@ class Systemd:
             raise SystemdError(
                 f"systemd does not run on this host: {BOOTED} is missing: use a host that systemd booted"
             )
-        return self._call(
-            "systemctl", "--no-pager", "--no-ask-password", *arguments, timeout=timeout or self.timeout
-        )
+        return self._call("systemctl", "--no-pager", "--no-ask-password", *arguments, timeout=timeout or self.timeout)
 
     def _call(self, program: str, *arguments: str, timeout: float, check: bool = True) -> str:
         asked = " ".join([program, *(word for word in arguments if not word.startswith("--"))])

@@ -182,9 +182,7 @@ def _stems(name: str) -> list[str]:
     return [f"{shorter}.{kind}" for shorter in stems]
 
 
-def _interpret(
-    name: str, path: str, drop_ins: tuple[str, ...], settings: list[tuple[str, str]]
-) -> UnitEnvironment:
+def _interpret(name: str, path: str, drop_ins: tuple[str, ...], settings: list[tuple[str, str]]) -> UnitEnvironment:
     known = specifiers(name, path)
     notes: list[str] = []
 
@@ -254,9 +252,7 @@ def _working_directory(value: str, user: str | None, unit: str) -> tuple[str | N
     if directory == "~":
         return (user_variables(user).get("HOME", "/") if user else "/root"), optional
     if directory and not directory.startswith("/"):
-        raise UnitError(
-            f"systemd would refuse the unit: WorkingDirectory={value} of {unit}: write an absolute path"
-        )
+        raise UnitError(f"systemd would refuse the unit: WorkingDirectory={value} of {unit}: write an absolute path")
     return directory or None, optional
 
 

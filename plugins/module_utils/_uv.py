@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable
 
 UV_VERSION = "0.13.9"
 # The wheels of this version for Linux: x86-64, aarch64 (glibc 2.28 and newer), aarch64 (older glibc, musl).
@@ -41,7 +41,7 @@ class UvError(Exception):
     """uv could not be had, or it failed; the text is uv's own words after what was tried."""
 
 
-def installer_environment(cache: str, index_url: Optional[str], ca_file: Optional[str]) -> dict[str, str]:
+def installer_environment(cache: str, index_url: str | None, ca_file: str | None) -> dict[str, str]:
     """Return the whole environment for uv and pip.
 
     An index address may carry credentials, so it travels here and never in an argument list. Ansible's own
@@ -109,9 +109,7 @@ def ensure_uv(tools: str, python: str, environment: Mapping[str, str], progress:
     return uv
 
 
-def run_uv(
-    uv: str, arguments: list[str], environment: Mapping[str, str], heard: Optional[Progress] = None
-) -> str:
+def run_uv(uv: str, arguments: list[str], environment: Mapping[str, str], heard: Progress | None = None) -> str:
     """Run uv and return its standard output; pass each line of its standard error to heard as it comes.
 
     Raises UvError with uv's last words. Configuration files of the host are not read: the lock is the whole input.

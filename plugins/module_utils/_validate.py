@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._causes import redact
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Release, ReleaseError
@@ -26,7 +27,7 @@ _LIMIT = 300  # seconds; importing a large engine alone takes a minute on a busy
 
 
 def validate_arguments(command: list[str], release: Release, unit: str) -> None:
-    """Run a command as the unit's user in the unit's environment; raises ReleaseError with its words when it objects."""
+    """Run a command as the unit's user in the unit's environment; raises ReleaseError when it objects."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, unit)
         Path(path).write_text(release.unit, encoding="utf-8")
@@ -48,9 +49,7 @@ def validate_arguments(command: list[str], release: Release, unit: str) -> None:
             **_identity(service),
         )
     except subprocess.TimeoutExpired as error:
-        raise ReleaseError(
-            f"the engine did not judge its arguments within {_LIMIT} s: {' '.join(command)}"
-        ) from error
+        raise ReleaseError(f"the engine did not judge its arguments within {_LIMIT} s: {' '.join(command)}") from error
     except OSError as error:
         raise ReleaseError(
             f"the engine cannot be run as user {service.user}: {error.filename or command[0]}: {error.strerror}"
@@ -72,7 +71,7 @@ def user_exists(release: Release) -> bool:
     return True
 
 
-def _identity(service: UnitEnvironment) -> dict[str, object]:
+def _identity(service: UnitEnvironment) -> dict[str, Any]:
     if service.user is None or os.geteuid() != 0:
         return {}
     try:
@@ -80,8 +79,6 @@ def _identity(service: UnitEnvironment) -> dict[str, object]:
         group = grp.getgrnam(service.group).gr_gid if service.group else account.pw_gid
         further = [grp.getgrnam(name).gr_gid for name in service.supplementary_groups]
     except KeyError as error:
-        raise ReleaseError(
-            f"the unit's user or group does not exist: {service.name}: {error}: create it"
-        ) from error
+        raise ReleaseError(f"the unit's user or group does not exist: {service.name}: {error}: create it") from error
     groups = {*os.getgrouplist(service.user, group), *further}
     return {"user": account.pw_uid, "group": group, "extra_groups": sorted(groups), "umask": service.umask}

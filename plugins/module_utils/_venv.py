@@ -52,8 +52,7 @@ def open_venv(path: str) -> Venv:
     version = _version(configuration) or (feature.group(1) if feature else "")
     if feature and ".".join(version.split(".")[:2]) != feature.group(1):
         raise VenvError(
-            f"the venv was made for Python {version}, its packages are for {feature.group(1)}: "
-            f"{path}: build it anew"
+            f"the venv was made for Python {version}, its packages are for {feature.group(1)}: {path}: build it anew"
         )
     import_path = list(site_packages)
     for directory in site_packages:
@@ -119,9 +118,7 @@ def _path_lines(directory: str) -> list[str]:
     """Directories that ``.pth`` files add. Their ``import`` lines are code, which is never executed."""
     added = []
     try:
-        names = sorted(
-            name for name in os.listdir(directory) if name.endswith(".pth") and not name.startswith(".")
-        )
+        names = sorted(name for name in os.listdir(directory) if name.endswith(".pth") and not name.startswith("."))
     except OSError:
         return []
     for name in names:

@@ -118,9 +118,7 @@ class Watch:
         """Return the decision when the time is up without another."""
         fix = "it is alive: raise the time-out if the model still loads"
         if self._situation.get("answer") == "HTTP 503":
-            fix = (
-                "it answers but never gets ready: its scheduler hangs or its warm-up fails; read the journal"
-            )
+            fix = "it answers but never gets ready: its scheduler hangs or its warm-up fails; read the journal"
         message = f"{self.unit} does not serve after {timeout:.0f} seconds: {self.situation}"
         return Verdict("timeout", message, fix, ask_journal=True)
 
@@ -150,9 +148,7 @@ class Watch:
             # systemd forgets how a unit ended as soon as nobody refers to it any more.
             if unit.exec_main_code or self._main_pid:
                 return Verdict("died", f"{self.unit} ended", died=True)
-            return Verdict(
-                "not-running", f"{self.unit} is not running", f"start it: systemctl start {self.unit}"
-            )
+            return Verdict("not-running", f"{self.unit} is not running", f"start it: systemctl start {self.unit}")
         return None
 
     def _follow(self, at: float, subject: str, state: str) -> None:

@@ -41,7 +41,7 @@ options:
     description:
       - V(staged) puts a release in its place.
       - V(active) makes the instance run the release O(release) and proves it.
-      - V(previous) goes back to the release that was verified before the present one, or to O(release) when it is given.
+      - V(previous) goes back to the release that was verified before the present one, or to O(release) if given.
         An instance that has gone back already is left as it is.
     type: str
     choices: [staged, active, previous]

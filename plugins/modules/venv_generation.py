@@ -14,7 +14,7 @@ description:
   - A generation is never changed after it is complete. A change of the lock gives another one beside it, so that going
     back is a matter of naming the older one.
   - The installer is uv, fetched from its wheel with a pinned hash. Distributions are installed without dependency
-    resolution and only with the hashes of the lock, byte-compiled, and hard-linked from a cache on the same file system.
+    resolution, only with the hashes of the lock, byte-compiled, and hard-linked from a cache on the same file system.
   - The build goes on when the controller goes away. While it runs, its progress is shown live.
 version_added: 0.1.0
 author:

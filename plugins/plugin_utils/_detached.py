@@ -13,7 +13,7 @@ import contextlib
 import shlex
 import time
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -39,7 +39,7 @@ class DetachedAction(ActionBase):
         name: str,
         arguments: dict[str, Any],
         task_vars: dict[str, Any],
-        progress_file: Optional[str],
+        progress_file: str | None,
         limit: int,
     ) -> dict[str, Any]:
         """Run a module detached from the connection, show its progress, and return its result.
@@ -47,9 +47,7 @@ class DetachedAction(ActionBase):
         limit is in seconds: what is still running then is ended on the host.
         """
         with self._task_field("async_val", limit):
-            job = self._execute_module(
-                module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True
-            )
+            job = self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True)
         if job.get("failed") or "ansible_job_id" not in job:
             return job
         self._watch(job["results_file"], progress_file, task_vars, limit)
@@ -64,9 +62,7 @@ class DetachedAction(ActionBase):
             status.pop(key, None)
         return status
 
-    def _watch(
-        self, results: str, progress_file: Optional[str], task_vars: dict[str, Any], limit: int
-    ) -> None:
+    def _watch(self, results: str, progress_file: str | None, task_vars: dict[str, Any], limit: int) -> None:
         """Print each new line of progress until the job has left its result."""
         host = task_vars.get("inventory_hostname", "")
         # The wrapper writes {"started": ...} first and the module's own result, without that key, last.

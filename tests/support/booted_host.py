@@ -37,9 +37,7 @@ class BootedHost:
             text=True,
             check=False,
         )
-        assert not check or process.returncode == 0, (
-            f"{command}: {process.stdout}{process.stderr}{self.journal()}"
-        )
+        assert not check or process.returncode == 0, f"{command}: {process.stdout}{process.stderr}{self.journal()}"
         return process.stdout.strip()
 
     def journal(self) -> str:
@@ -52,22 +50,20 @@ class BootedHost:
         )
         return "\n" + process.stdout
 
-    def property(self, name: str) -> str:
+    def unit_property(self, name: str) -> str:
         """One property of the unit."""
         return self.run(f"systemctl show --property={name} --value {UNIT}")
 
     @property
     def pid(self) -> int:
         """PID of the service's main process; 0 when it does not run."""
-        return int(self.property("MainPID"))
+        return int(self.unit_property("MainPID"))
 
     @property
     def release(self) -> str:
         """The release that the running process was started from."""
         environment = self.run(f"tr '\\0' '\\n' < /proc/{self.pid}/environ")
-        return next(
-            line.partition("=")[2] for line in environment.splitlines() if line.startswith("DFLASH_RELEASE=")
-        )
+        return next(line.partition("=")[2] for line in environment.splitlines() if line.startswith("DFLASH_RELEASE="))
 
     def history(self) -> list[dict[str, Any]]:
         """The events of the instance, oldest first."""
@@ -92,9 +88,7 @@ class BootedHost:
             if found:
                 return found
             time.sleep(0.1)
-        raise AssertionError(
-            f"not within {limit:.0f} s: {what.__doc__ or what}: {self.history()}{self.journal()}"
-        )
+        raise AssertionError(f"not within {limit:.0f} s: {what.__doc__ or what}: {self.history()}{self.journal()}")
 
     def restart(self) -> None:
         """Cut the host's power, and boot it again."""

@@ -105,9 +105,7 @@ def write_elf(
     dynamic_offset = _align(interpreter_offset + len(interpreter_raw))
     dynamic_size = entries * struct.calcsize(order + 2 * word)
     hash_table = struct.pack(f"{order}II{1 + symbol_count}I", 1, symbol_count, *_hash_chain(symbol_count))
-    version_symbols = (
-        struct.pack(f"{order}{symbol_count}H", *[0] + [1] * len(symbols)) if has_versions else b""
-    )
+    version_symbols = struct.pack(f"{order}{symbol_count}H", *[0] + [1] * len(symbols)) if has_versions else b""
 
     image: list[tuple[int, bytes]] = [(interpreter_offset, interpreter_raw)]
     offset = dynamic_offset + dynamic_size
@@ -202,9 +200,7 @@ def _symbol(order: str, wide: bool, name: int | None) -> bytes:
 def _program_header(order: str, wide: bool, kind: int, offset: int, size: int, alignment: int) -> bytes:
     read_write = 6
     if wide:
-        return struct.pack(
-            order + "IIQQQQQQ", kind, read_write, offset, offset, offset, size, size, alignment
-        )
+        return struct.pack(order + "IIQQQQQQ", kind, read_write, offset, offset, offset, size, size, alignment)
     return struct.pack(order + "IIIIIIII", kind, offset, offset, offset, size, size, read_write, alignment)
 
 
@@ -216,9 +212,7 @@ def _version_needs(needs: Mapping[str, Sequence[tuple[str, bool]]], strings: _St
         for index, (version, weak) in enumerate(versions, 1):
             following = 0 if index == len(versions) else 16
             hashed = elf_hash(os.fsencode(version))
-            data += struct.pack(
-                order + "IHHII", hashed, 2 if weak else 0, index + 1, strings.add(version), following
-            )
+            data += struct.pack(order + "IHHII", hashed, 2 if weak else 0, index + 1, strings.add(version), following)
     return data
 
 

@@ -24,9 +24,7 @@ __all__ = ["OPENER", "PROGRAM", "Case", "Make"]
 
 HOST = System.of_host()
 NO_SUCH_FILE = "cannot open shared object file: No such file or directory"
-EM_OTHER = (
-    elf_writer.EM_AARCH64 if elf_writer.host_machine() == elf_writer.EM_X86_64 else elf_writer.EM_X86_64
-)
+EM_OTHER = elf_writer.EM_AARCH64 if elf_writer.host_machine() == elf_writer.EM_X86_64 else elf_writer.EM_X86_64
 
 Make = Callable[[Path, Compiler], None]
 

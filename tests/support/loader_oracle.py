@@ -58,9 +58,7 @@ class Compiler:
         return target
 
 
-def link_options(
-    rpath: str | None = None, runpath: str | None = None, soname: str | None = None
-) -> list[str]:
+def link_options(rpath: str | None = None, runpath: str | None = None, soname: str | None = None) -> list[str]:
     """Return gcc's options for these dynamic tags."""
     options = []
     if rpath is not None:

@@ -107,9 +107,7 @@ def run(playbook: str, host: str, *arguments: str, **variables: Any) -> Run:
                         continue
                     label = str(one.get("_ansible_item_label") or "")
                     action = result["action"].rpartition(".")[2]
-                    steps.append(
-                        Step(task["task"]["name"], action, label, bool(one.get("changed")), one.get("diff"))
-                    )
+                    steps.append(Step(task["task"]["name"], action, label, bool(one.get("changed")), one.get("diff")))
                     if one.get("failed"):
                         failures.append(str(one.get("msg", "")))
     return Run(process.returncode, steps, failures, told["stats"], process.stderr)

@@ -73,11 +73,7 @@ def fetch() -> Path:
 def environment() -> dict[str, str]:
     """The variables with which pip and uv, as a user types them, find the fetched wheels and nothing else."""
     return {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("UV_", "PIP_", "VIRTUAL_ENV"))
-        },
+        **{name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_", "VIRTUAL_ENV"))},
         "PATH": f"{Path(uv()).parent}{os.pathsep}{os.environ['PATH']}",
         "UV_CACHE_DIR": str(CHECKOUT / ".cache" / "uv-tests"),
         "UV_FIND_LINKS": str(fetch()),

@@ -14,9 +14,7 @@ from pathlib import Path
 GENERATOR = Path("/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator")
 MISSING = shutil.which("systemd-analyze") is None or not GENERATOR.exists()
 
-_FIELDS = (
-    "Environment|EnvironmentFile|User|Group|WorkingDirectory|UMask|DynamicUser|UnsetEnvironment|Command Line"
-)
+_FIELDS = "Environment|EnvironmentFile|User|Group|WorkingDirectory|UMask|DynamicUser|UnsetEnvironment|Command Line"
 _FIELD = re.compile(rf"\t+({_FIELDS}): (.*)")
 
 
@@ -79,6 +77,4 @@ def _shell_unescape(value: str) -> str:
     if not value.startswith('"'):
         return value
     escapes = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-    return re.sub(
-        r"\\(.)", lambda match: escapes.get(match.group(1), match.group(1)), value[1:-1], flags=re.DOTALL
-    )
+    return re.sub(r"\\(.)", lambda match: escapes.get(match.group(1), match.group(1)), value[1:-1], flags=re.DOTALL)

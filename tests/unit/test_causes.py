@@ -14,17 +14,13 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import pa
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LAST_WORDS = [
-    tuple(row.split("\t"))
-    for row in (FIXTURES / "last_words.tsv").read_text().splitlines()
-    if not row.startswith("#")
+    tuple(row.split("\t")) for row in (FIXTURES / "last_words.tsv").read_text().splitlines() if not row.startswith("#")
 ]
 
 
 @pytest.mark.parametrize(("name", "mentions", "line"), LAST_WORDS)
 def test_last_words_name_a_cause(name: str, mentions: str, line: str) -> None:
-    cause = explain(
-        ["loading", line, "u.service: Main process exited, code=exited, status=1/FAILURE"], Ending(1)
-    )
+    cause = explain(["loading", line, "u.service: Main process exited, code=exited, status=1/FAILURE"], Ending(1))
     assert cause.name == name
     assert mentions in cause.message
     assert cause.fix
@@ -52,9 +48,7 @@ def test_ordinary_lines_name_no_cause() -> None:
         ),
     ],
 )
-def test_the_journal_of_a_dead_unit_tells_how_and_why(
-    fixture: str, invocation: str, end: Ending, cause: str
-) -> None:
+def test_the_journal_of_a_dead_unit_tells_how_and_why(fixture: str, invocation: str, end: Ending, cause: str) -> None:
     entries = parse_journal((FIXTURES / "systemd" / f"journal-{fixture}.jsonl").read_text())
     lines = [line for of, line in entries if invocation in ("", of)]
     assert ending(lines) == end
@@ -98,10 +92,7 @@ def test_a_stop_that_somebody_asked_for_is_no_failure_of_the_engine() -> None:
 
 
 def test_the_kernel_is_believed_before_the_last_words() -> None:
-    assert (
-        explain(["ValueError: something earlier"], Ending(None, "SIGKILL", "oom-kill")).name
-        == "out-of-memory"
-    )
+    assert explain(["ValueError: something earlier"], Ending(None, "SIGKILL", "oom-kill")).name == "out-of-memory"
 
 
 SECRET = "s3cr3t-V4lue"

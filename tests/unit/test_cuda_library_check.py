@@ -75,17 +75,11 @@ def test_a_task_loads_under_a_unit_and_changes_nothing(venv: ProbeVenv, folder: 
         assert "msg" not in result and result["failed"] is False
         assert result["user"] == user
         assert [entry["version"] for entry in result["imports"]] == ["2"]
-        assert (
-            "'MINE'" in result["stdout"]
-            and "LEAK" not in result["stdout"]
-            and "ANSIBLE" not in result["stdout"]
-        )
+        assert "'MINE'" in result["stdout"] and "LEAK" not in result["stdout"] and "ANSIBLE" not in result["stdout"]
     assert sorted(str(path) for path in venv.path.rglob("*")) == before
 
 
-def test_a_failed_load_fails_the_task_with_one_sentence_and_all_the_rest(
-    venv: ProbeVenv, folder: Path
-) -> None:
+def test_a_failed_load_fails_the_task_with_one_sentence_and_all_the_rest(venv: ProbeVenv, folder: Path) -> None:
     venv.module("engine", "import os; os.abort()")
     arguments = {"venv": str(venv.path), "imports": ["json", "engine"], "environment": {"A": 1}}
     result = run(folder, **arguments)
@@ -105,12 +99,8 @@ def test_a_failed_load_fails_the_task_with_one_sentence_and_all_the_rest(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(
-            {"venv": "/nonexistent/venv"}, "not a virtual environment: /nonexistent/venv", id="venv"
-        ),
-        pytest.param(
-            {"unit": "no-such-unit-here"}, "there is no such unit: no-such-unit-here.service", id="unit"
-        ),
+        pytest.param({"venv": "/nonexistent/venv"}, "not a virtual environment: /nonexistent/venv", id="venv"),
+        pytest.param({"unit": "no-such-unit-here"}, "there is no such unit: no-such-unit-here.service", id="unit"),
         pytest.param({"user": "no-such-user"}, "there is no user no-such-user", id="user"),
         pytest.param({"imports": []}, "there is nothing to load", id="nothing to load"),
         pytest.param({"unit": "x", "user": "y"}, "mutually exclusive", id="unit and user"),

@@ -42,13 +42,13 @@ def elf_files(folder: str) -> Iterator[str]:
             mode = os.lstat(path).st_mode
             if not stat.S_ISREG(mode) or not (".so" in name or mode & 0o111) or not os.access(path, os.R_OK):
                 continue
-            with open(path, "rb") as file:  # noqa: PTH123
+            with open(path, "rb") as file:
                 if file.read(4) == b"\x7fELF":
                     yield path
 
 
 def as_pyelftools_reads(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "rb") as file:
         elf = ELFFile(file)
         answer: dict[str, Any] = {
             "bits": elf.elfclass,
@@ -77,9 +77,7 @@ def as_pyelftools_reads(path: str) -> dict[str, Any]:
                     pairs = tuple((version.name, bool(version["vna_flags"] & 2)) for version in versions)
                     answer["version_needs"][need.name] = answer["version_needs"].get(need.name, ()) + pairs
             if isinstance(section, GNUVerDefSection):
-                answer["version_defs"] = tuple(
-                    next(iter(names)).name for _definition, names in section.iter_versions()
-                )
+                answer["version_defs"] = tuple(next(iter(names)).name for _definition, names in section.iter_versions())
         return answer
 
 
@@ -149,9 +147,7 @@ def test_what_was_written_is_read(content: dict[str, Any], kind: dict[str, Any],
     for name in ("soname", "rpath", "runpath", "interpreter"):
         assert getattr(found, name) == content.get(name), name
     assert found.flags_1 == content.get("flags_1", 0)
-    assert found.version_needs == {
-        file: tuple(pairs) for file, pairs in content.get("version_needs", {}).items()
-    }
+    assert found.version_needs == {file: tuple(pairs) for file, pairs in content.get("version_needs", {}).items()}
     assert found.version_defs == tuple(content.get("version_defs", ()))
     assert (found.has_segments, found.has_dynamic, found.truncated) == (True, True, False)
 
@@ -288,8 +284,7 @@ def test_a_dynamic_section_without_end_is_an_error_and_costs_little(tmp_path: Pa
 
 def test_damaged_files_give_an_object_or_an_elf_error_in_bounded_time(tmp_path: Path) -> None:
     originals = [
-        write_elf(tmp_path / name, **WRITTEN["everything"], **kind).read_bytes()
-        for name, kind in KINDS.items()
+        write_elf(tmp_path / name, **WRITTEN["everything"], **kind).read_bytes() for name, kind in KINDS.items()
     ]
     target = tmp_path / "damaged.so"
     refused = 0

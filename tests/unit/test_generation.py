@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.local_index import LocalIndex
+
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Request, gather, result
 from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
     GenerationError,
     Recipe,
+    Source,
     build,
     inspect_interpreter,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
-from support.local_index import LocalIndex
 
 UV = str(Path(sys.executable).with_name("uv"))
 
@@ -69,9 +71,7 @@ def test_a_lock_becomes_a_venv_that_imports_what_it_names(site: Site) -> None:
     assert result["changed"]
     assert result["manifest"]["distributions"] == {"first-thing": "1.0", "second-thing": "2.0"}
     code = "import first_thing, second_thing; print(first_thing.VALUE + second_thing.VALUE)"
-    answer = subprocess.run(
-        [f"{result['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([f"{result['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "3\n"
 
 
@@ -108,9 +108,7 @@ def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
         result["path"],
         result["site_packages"],
     )
-    assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"][
-        "distributions"
-    ]
+    assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"]["distributions"]
     after = _build.plan(site.recipe())
     assert not after["changed"]
     assert after["before"]["id"] == result["id"]
@@ -175,10 +173,7 @@ def test_two_runs_at_once_build_once(site: Site) -> None:
 
 
 def test_a_wrong_hash_is_refused_and_leaves_nothing(site: Site) -> None:
-    site.lock = (
-        site.lock.replace("first-thing==1.0 --hash=sha256:", "first-thing==1.0 --hash=sha256:")[:-65]
-        + "0" * 64
-    )
+    site.lock = site.lock.replace("first-thing==1.0 --hash=sha256:", "first-thing==1.0 --hash=sha256:")[:-65] + "0" * 64
     with pytest.raises(GenerationError, match="(?i)hash"):
         site.build()
     assert not os.path.lexists(site.recipe().path)
@@ -204,9 +199,7 @@ def test_an_overlay_replaces_a_file_in_this_generation_alone(site: Site) -> None
     assert Path(patched["site_packages"], "first_thing.py").read_text() == "VALUE = 10\n"
     assert plain.read_text() == "VALUE = 1\n", "the file is hard-linked to the cache and to other generations"
     code = "import first_thing; print(first_thing.VALUE)"
-    answer = subprocess.run(
-        [f"{patched['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([f"{patched['path']}/bin/python", "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "10\n"
     assert list(patched["manifest"]["overlays"]) == ["first_thing.py"]
 
@@ -224,9 +217,7 @@ def test_an_overlay_replaces_a_file_in_this_generation_alone(site: Site) -> None
     ],
     ids=["upwards", "absolute", "twice", "syntax"],
 )
-def test_an_overlay_that_cannot_be_laid_is_refused(
-    site: Site, overlays: list[dict[str, str]], words: str
-) -> None:
+def test_an_overlay_that_cannot_be_laid_is_refused(site: Site, overlays: list[dict[str, str]], words: str) -> None:
     with pytest.raises(GenerationError, match=words):
         site.build(overlays=overlays)
     assert not list(site.root.glob("venvs/cpython*"))
@@ -235,9 +226,7 @@ def test_an_overlay_that_cannot_be_laid_is_refused(
 def test_the_name_changes_with_each_input_and_with_nothing_else(site: Site, tmp_path: Path) -> None:
     plain = site.recipe().id
     assert site.recipe(lock_content="# a comment\n" + site.lock).id == plain
-    assert site.recipe(index_url="https://elsewhere.invalid/").id == plain, (
-        "hashes say what it is, not where from"
-    )
+    assert site.recipe(index_url="https://elsewhere.invalid/").id == plain, "hashes say what it is, not where from"
     other_lock = site.lock + site.index.add("third-thing", "3.0", {})
     other_overlay = [{"dest": "x.py", "content": "1"}]
     names = {
@@ -282,7 +271,7 @@ def test_a_root_where_nothing_can_be_written_is_one_clear_error(site: Site, tmp_
     options = site.options(root=str(occupied))
     recipe = _build.make_recipe(options)
     with pytest.raises(GenerationError, match=f"cannot be built: {occupied}"):
-        build(recipe, _build.Source({}, UV), lambda line: None)
+        build(recipe, Source({}, UV), lambda line: None)
 
 
 def facts_of(path: str, imports: list[str]) -> dict[str, Any]:

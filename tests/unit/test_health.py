@@ -89,9 +89,7 @@ def test_sglang_tells_of_its_drafts() -> None:
     [(64, 55, 55, 7.875), (16, 13, 13, 7.5), (64, 413, 0, 1.0), (64, None, 0, None)],
     ids=["all accepted", "a short answer", "none accepted", "no speculation"],
 )
-def test_llama_cpp_tells_of_its_drafts(
-    tokens: int, drafted: int | None, accepted: int, length: float | None
-) -> None:
+def test_llama_cpp_tells_of_its_drafts(tokens: int, drafted: int | None, accepted: int, length: float | None) -> None:
     timings = {} if drafted is None else {"draft_n": drafted, "draft_n_accepted": accepted}
     answer = {
         "choices": [{"message": {"content": "."}}],
@@ -153,9 +151,7 @@ def test_a_service_that_loads_and_serves_is_healthy(tmp_path: Path, port: int) -
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["stays dead", "is restarted"])
-@pytest.mark.parametrize(
-    ("ready", "dies"), [(60, 1.2), (0.1, 1.0)], ids=["while it loads", "while it proves stable"]
-)
+@pytest.mark.parametrize(("ready", "dies"), [(60, 1.2), (0.1, 1.0)], ids=["while it loads", "while it proves stable"])
 def test_a_death_is_reported_at_once_with_its_cause(
     tmp_path: Path, port: int, ready: float, dies: float, restart: bool
 ) -> None:
@@ -199,9 +195,7 @@ def test_a_kill_is_reported_with_the_name_of_the_signal(tmp_path: Path, port: in
         ("rejects", "drafts-rejected", "accept length 1.00, not above 1.00"),
     ],
 )
-def test_health_without_tokens_is_not_enough(
-    tmp_path: Path, port: int, how: str, cause: str, words: str
-) -> None:
+def test_health_without_tokens_is_not_enough(tmp_path: Path, port: int, how: str, cause: str, words: str) -> None:
     with service(tmp_path, port, how=how) as unit:
         report = failure(unit, spec(port))
     assert report.cause == cause

@@ -317,18 +317,13 @@ def test_a_package_loads_what_its_import_statements_reach(package_venv: Path) ->
 def test_an_optional_extension_is_not_fatal(package_venv: Path) -> None:
     attempts, _predicted = predict(package_venv, "kernels")
 
-    assert [Path(attempt.target).name.split(".")[0] for attempt in attempts if not attempt.fatal] == [
-        "_optional"
-    ]
+    assert [Path(attempt.target).name.split(".")[0] for attempt in attempts if not attempt.fatal] == ["_optional"]
 
 
 def test_a_package_that_chooses_at_run_time_counts_with_all_its_extensions(package_venv: Path) -> None:
     attempts, _predicted = predict(package_venv, "chooser")
 
-    names = [
-        str(Path(attempt.target).relative_to(small_wheels.site_packages(package_venv)))
-        for attempt in attempts
-    ]
+    names = [str(Path(attempt.target).relative_to(small_wheels.site_packages(package_venv))) for attempt in attempts]
     assert names == ["chooser/sm100/ops.abi3.so", "chooser/sm90/ops.abi3.so"]
 
 

@@ -34,9 +34,7 @@ HOST_FLAGS = {elf_writer.EM_X86_64: X86_64_FLAGS, elf_writer.EM_AARCH64: 0x0A03}
 def diagnostics() -> dict[str, str]:
     if HOST.version < (2, 33):
         pytest.skip("ld.so --list-diagnostics came with glibc 2.33")
-    text = subprocess.run(
-        [HOST.interpreter, "--list-diagnostics"], capture_output=True, text=True, check=True
-    ).stdout
+    text = subprocess.run([HOST.interpreter, "--list-diagnostics"], capture_output=True, text=True, check=True).stdout
     return {name: value.strip('"') for name, _, value in (line.partition("=") for line in text.splitlines())}
 
 
@@ -121,9 +119,7 @@ def test_the_cache_holds_what_ldconfig_prints() -> None:
     if ldconfig is None or not Path(LD_SO_CACHE).exists():
         pytest.skip("this host has no ld.so.cache")
     printed: dict[str, str] = {}
-    for line in subprocess.run(
-        [ldconfig, "-p"], capture_output=True, text=True, check=True
-    ).stdout.splitlines():
+    for line in subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=True).stdout.splitlines():
         match = re.match(r"\t(\S+) \(libc6,(?:x86-64|AArch64)(?:, OS ABI: [^,)]*)?\) => (.*)", line)
         if match:
             printed.setdefault(match[1], match[2])
@@ -133,9 +129,7 @@ def test_the_cache_holds_what_ldconfig_prints() -> None:
     assert HOST.cache.lookup("libnowhere.so.1") is None
 
 
-def cache_of(
-    entries: list[tuple[str, str, int, int]], hwcaps: tuple[str, ...] = (), compat: bool = False
-) -> bytes:
+def cache_of(entries: list[tuple[str, str, int, int]], hwcaps: tuple[str, ...] = (), compat: bool = False) -> bytes:
     """Write a cache of (name, path, flags, hwcap) entries as ldconfig does."""
     header, entry_size = 48, 24
     strings = b""
@@ -190,9 +184,7 @@ def test_entries_of_other_architectures_and_other_processors_do_not_count() -> N
         ("liba.so", "/liba.so", X86_64_FLAGS, 0),
     ]
     for legacy, path in ((0, "/liba.so"), (tls, "/tls/liba.so"), (haswell | tls, "/haswell/liba.so")):
-        assert (
-            LoaderCache(cache_of(entries), flags=X86_64_FLAGS, legacy_hwcaps=legacy).lookup("liba.so") == path
-        )
+        assert LoaderCache(cache_of(entries), flags=X86_64_FLAGS, legacy_hwcaps=legacy).lookup("liba.so") == path
 
 
 def test_a_cache_in_the_compatible_form_is_read() -> None:
@@ -217,9 +209,7 @@ def test_damaged_caches_are_read_without_complaint() -> None:
         data = bytearray(whole[: choice.choice([len(whole), choice.randrange(len(whole))])])
         for _ in range(choice.randrange(1, 8)):
             at = choice.randrange(max(1, len(data) - 4))
-            data[at : at + 4] = struct.pack(
-                "<I", choice.choice([0, 1, 0xFFFFFFFF, choice.randrange(1 << 32)])
-            )
+            data[at : at + 4] = struct.pack("<I", choice.choice([0, 1, 0xFFFFFFFF, choice.randrange(1 << 32)]))
         LoaderCache(bytes(data), flags=X86_64_FLAGS, hwcaps=("a",)).lookup("lib1.so")
 
 
@@ -234,9 +224,7 @@ def test_a_host_without_cache_can_be_described() -> None:
 
 def test_what_glibc_does_not_load_is_told_with_a_reason(tmp_path: Path) -> None:
     elf_writer.write_elf(tmp_path / "static")
-    elf_writer.write_elf(
-        tmp_path / "i386", bits=32, machine=elf_writer.EM_386, interpreter="/lib/ld-linux.so.2"
-    )
+    elf_writer.write_elf(tmp_path / "i386", bits=32, machine=elf_writer.EM_386, interpreter="/lib/ld-linux.so.2")
     (tmp_path / "ld-musl.so").write_bytes(b"\x7fELF musl libc\0")
     elf_writer.write_elf(tmp_path / "musl", interpreter=f"{tmp_path}/ld-musl.so")
     (tmp_path / "script").write_text("#!/bin/sh\n")

@@ -69,16 +69,10 @@ def test_a_good_environment_has_no_problem_and_stays_as_it_was(venv: ProbeVenv) 
 @pytest.mark.parametrize(
     ("source", "kind", "words"),
     [
-        pytest.param(
-            "import ctypes; ctypes.string_at(0)", "interpreter-died", "killed by SIGSEGV", id="segfault"
-        ),
+        pytest.param("import ctypes; ctypes.string_at(0)", "interpreter-died", "killed by SIGSEGV", id="segfault"),
         pytest.param("import os; os.abort()", "interpreter-died", "killed by SIGABRT", id="abort"),
-        pytest.param(
-            "import os; os.kill(os.getpid(), 4)", "interpreter-died", "killed by SIGILL", id="bad opcode"
-        ),
-        pytest.param(
-            "import os; os.kill(os.getpid(), 9)", "interpreter-died", "killed by SIGKILL", id="killed"
-        ),
+        pytest.param("import os; os.kill(os.getpid(), 4)", "interpreter-died", "killed by SIGILL", id="bad opcode"),
+        pytest.param("import os; os.kill(os.getpid(), 9)", "interpreter-died", "killed by SIGKILL", id="killed"),
         pytest.param("import os; os._exit(3)", "interpreter-died", "exited with status 3", id="_exit"),
         pytest.param("import os; os._exit(0)", "interpreter-died", "exited with status 0", id="_exit zero"),
         pytest.param(
@@ -87,9 +81,7 @@ def test_a_good_environment_has_no_problem_and_stays_as_it_was(venv: ProbeVenv) 
             "exited with status 4",
             id="C exit",
         ),
-        pytest.param(
-            "import os; os.closerange(3, 256)", "interpreter-died", "exited with status", id="closes all"
-        ),
+        pytest.param("import os; os.closerange(3, 256)", "interpreter-died", "exited with status", id="closes all"),
     ],
 )
 def test_a_dead_interpreter_is_a_result(venv: ProbeVenv, source: str, kind: str, words: str) -> None:
@@ -117,9 +109,7 @@ def test_a_dead_interpreter_is_a_result(venv: ProbeVenv, source: str, kind: str,
         pytest.param("raise ValueError('\\udcff \\x00')", "ValueError", id="text that is not Unicode"),
     ],
 )
-def test_an_exception_of_any_kind_does_not_stop_the_rest(
-    venv: ProbeVenv, source: str, type_name: str
-) -> None:
+def test_an_exception_of_any_kind_does_not_stop_the_rest(venv: ProbeVenv, source: str, type_name: str) -> None:
     venv.module("broken", source)
     result = check(venv, "broken", "json")
     assert result["imports"][0]["error_type"] == type_name
@@ -133,9 +123,7 @@ def test_an_exception_of_any_kind_does_not_stop_the_rest(
     [
         pytest.param("import time\ntime.sleep(600)", id="sleeps"),
         pytest.param("import ctypes\nctypes.PyDLL(None).sleep(600)", id="holds the GIL"),
-        pytest.param(
-            "import signal, time\nsignal.signal(6, signal.SIG_IGN); time.sleep(600)", id="ignores SIGABRT"
-        ),
+        pytest.param("import signal, time\nsignal.signal(6, signal.SIG_IGN); time.sleep(600)", id="ignores SIGABRT"),
     ],
 )
 def test_a_hang_ends_at_the_time_limit_and_shows_where(venv: ProbeVenv, source: str) -> None:
@@ -152,9 +140,7 @@ def test_a_hang_ends_at_the_time_limit_and_shows_where(venv: ProbeVenv, source: 
 
 
 FORKS = {
-    "a daemon that holds the pipes": (
-        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)"
-    ),
+    "a daemon that holds the pipes": ("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)"),
     "a daemon twice removed": (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
         "    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(0)"
@@ -176,9 +162,7 @@ def test_what_forks_holds_nobody_up_and_does_not_stay(venv: ProbeVenv, source: s
 
 
 def test_a_child_that_returns_from_the_import_has_no_say(venv: ProbeVenv) -> None:
-    venv.module(
-        "forker", "import os, time\nif os.fork() == 0:\n    time.sleep(0.2)\n    raise ValueError('child')"
-    )
+    venv.module("forker", "import os, time\nif os.fork() == 0:\n    time.sleep(0.2)\n    raise ValueError('child')")
     venv.module("slow", "import time\ntime.sleep(0.6)")
     result = check(venv, "forker", "slow")
     assert result["ok"], result["problems"]
@@ -324,9 +308,7 @@ def test_a_working_directory_that_is_closed_or_absent_is_named(venv: ProbeVenv, 
     assert "200/CHDIR" in result["problems"][0]["message"]
     absent = check(venv, "json", unit=write_unit(folder, f"User={user}", f"WorkingDirectory={folder}/absent"))
     assert f"cannot change to {folder}/absent: No such file or directory" in absent["problems"][0]["message"]
-    assert check(venv, "json", unit=write_unit(folder, f"User={user}", f"WorkingDirectory=-{folder}/absent"))[
-        "ok"
-    ]
+    assert check(venv, "json", unit=write_unit(folder, f"User={user}", f"WorkingDirectory=-{folder}/absent"))["ok"]
 
 
 @pytest.mark.parametrize(

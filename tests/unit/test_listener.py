@@ -20,9 +20,7 @@ Processes = dict[int, tuple[str, list[int]]]
 def host(proc: Path, rows: Rows, processes: Processes, old: bool = False) -> Path:
     """A host with listeners (address, inode) on port 30001, and processes with control group and sockets."""
     (proc / "self" / "net").mkdir(parents=True)
-    table = [
-        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
-    ]
+    table = ["  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"]
     table += [f" 0: {address}:7531 00000000:0000 0A 0:0 00:0 0 0 0 {inode} 1" for address, inode in rows]
     (proc / "self" / "net" / "tcp").write_text("\n".join(table) + "\n")
     for pid, (group, sockets) in processes.items():

@@ -76,9 +76,7 @@ def spec(port: int, **change: object) -> HealthSpec:
     )  # fmt: skip
 
 
-def test_all_drafts_are_accepted_and_sigterm_ends_it_cleanly(
-    engine: Path, models: Path, tmp_path: Path
-) -> None:
+def test_all_drafts_are_accepted_and_sigterm_ends_it_cleanly(engine: Path, models: Path, tmp_path: Path) -> None:
     port = free_port()
     arguments = (
         "--model",
@@ -143,9 +141,7 @@ def test_a_drafter_that_does_not_fit_dies_at_its_first_request_and_is_named(
     assert "while it generated" in report.message
 
 
-@pytest.mark.parametrize(
-    ("model", "cause"), [("truncated.gguf", "model-damaged"), ("absent.gguf", "model-missing")]
-)
+@pytest.mark.parametrize(("model", "cause"), [("truncated.gguf", "model-damaged"), ("absent.gguf", "model-missing")])
 def test_a_bad_model_ends_the_engine_with_a_named_cause(
     engine: Path, models: Path, tmp_path: Path, model: str, cause: str
 ) -> None:
@@ -184,9 +180,7 @@ def test_missing_libraries_are_told_in_the_loaders_words_before_anything_is_serv
     ]
 
 
-def test_a_present_library_is_loaded_into_the_serving_process(
-    engine: Path, models: Path, tmp_path: Path
-) -> None:
+def test_a_present_library_is_loaded_into_the_serving_process(engine: Path, models: Path, tmp_path: Path) -> None:
     port = free_port()
     required = "--require-library=libutil.so.1"
     with unit(engine, tmp_path / "log", port, "--model", models / "target.gguf", required) as process:

@@ -45,9 +45,7 @@ class TestLibraries:
         venv.distribution("nvidia-cuprobe", "13.0.1", provided)
         return user, provided
 
-    def test_a_library_off_the_path_is_found_and_its_directory_named(
-        self, venv: ProbeVenv, folder: Path
-    ) -> None:
+    def test_a_library_off_the_path_is_found_and_its_directory_named(self, venv: ProbeVenv, folder: Path) -> None:
         user, provided = self.build(venv)
         me = pwd.getpwuid(os.geteuid()).pw_name
         result = check(venv, dlopen=[str(user)], unit=write_unit(folder, f"User={me}"))
@@ -64,9 +62,7 @@ class TestLibraries:
         )
         good = check(venv, dlopen=[str(user)], environment={"LD_LIBRARY_PATH": str(provided.parent)})
         assert good["ok"] and good["problems"] == []
-        assert good["libraries"] == [
-            {"path": str(provided), "distribution": "nvidia-cuprobe", "version": "13.0.1"}
-        ]
+        assert good["libraries"] == [{"path": str(provided), "distribution": "nvidia-cuprobe", "version": "13.0.1"}]
 
     def test_a_recorded_library_that_is_gone_is_reinstalled_by_force(self, venv: ProbeVenv) -> None:
         user, provided = self.build(venv)
@@ -79,12 +75,10 @@ class TestLibraries:
         user, provided = self.build(venv)
         name, options, mode = kept_out()
         provided.parent.chmod(mode)
-        result = check(
-            venv, dlopen=[str(user)], environment={"LD_LIBRARY_PATH": str(provided.parent)}, **options
-        )
-        assert [
-            f"user {name} cannot enter {provided.parent}" in entry["message"] for entry in result["problems"]
-        ] == [True]
+        result = check(venv, dlopen=[str(user)], environment={"LD_LIBRARY_PATH": str(provided.parent)}, **options)
+        assert [f"user {name} cannot enter {provided.parent}" in entry["message"] for entry in result["problems"]] == [
+            True
+        ]
 
     def test_an_undefined_symbol_is_named_with_its_object(self, venv: ProbeVenv) -> None:
         path = probe_venv.library(
@@ -134,9 +128,7 @@ class TestLibraries:
         venv.distribution("nvidia-cuda-runtime", "99.0", link)
         result = check(venv, dlopen=[str(link)])
         assert result["problems"] == []
-        assert result["libraries"] == [
-            {"path": str(cached), "distribution": "nvidia-cuda-runtime", "version": "99.0"}
-        ]
+        assert result["libraries"] == [{"path": str(cached), "distribution": "nvidia-cuda-runtime", "version": "99.0"}]
         assert result["dlopen"][0]["path"] == str(link)
 
 
@@ -183,8 +175,7 @@ EMPTY = Installed([], [])
             id="a library of the operating system",
         ),
         pytest.param(
-            "ImportError: /v/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, "
-            "version libnvJitLink.so.12",
+            "ImportError: /v/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
             "undefined-symbol",
             "libnvJitLink.so.12",
             [],
@@ -204,9 +195,7 @@ EMPTY = Installed([], [])
             [],
             id="old libstdc++",
         ),
-        pytest.param(
-            "OSError: /v/libx.so: wrong ELF class: ELFCLASS32", "altered-file", "libx.so", [], id="32 bits"
-        ),
+        pytest.param("OSError: /v/libx.so: wrong ELF class: ELFCLASS32", "altered-file", "libx.so", [], id="32 bits"),
         pytest.param(
             "ImportError: /v/x.so: failed to map segment from shared object",
             "access-denied",
@@ -214,15 +203,11 @@ EMPTY = Installed([], [])
             [],
             id="noexec",
         ),
-        pytest.param(
-            "ModuleNotFoundError: No module named 'torch'", "import-failed", None, [], id="no module"
-        ),
+        pytest.param("ModuleNotFoundError: No module named 'torch'", "import-failed", None, [], id="no module"),
         pytest.param("ValueError: something else", "import-failed", None, [], id="anything"),
     ],
 )
-def test_known_words_are_understood(
-    words: str, kind: str, soname: str | None, distributions: list[str]
-) -> None:
+def test_known_words_are_understood(words: str, kind: str, soname: str | None, distributions: list[str]) -> None:
     place = _load_errors.Place("/v", EMPTY, (), "unit x.service", "inference")
     failure = _load_errors.Failure("`import torch`", words, "/v/_C.so", ())
     (found,) = _load_errors.explain(failure, place)

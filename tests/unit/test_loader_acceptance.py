@@ -123,9 +123,7 @@ ACCEPTANCE = [
 
 
 @pytest.mark.parametrize("case", ACCEPTANCE, ids=lambda case: case.id.replace(" ", "-"))
-def test_what_was_found_is_accepted_or_refused_as_by_the_linker(
-    case: Case, tmp_path: Path, compiler: Compiler
-) -> None:
+def test_what_was_found_is_accepted_or_refused_as_by_the_linker(case: Case, tmp_path: Path, compiler: Compiler) -> None:
     check(case, tmp_path, compiler)
 
 

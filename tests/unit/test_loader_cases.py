@@ -59,6 +59,16 @@ CASES = [
         [X_LOADED, "runpath @/x/../b/libd.so.1"],
     ),
     Case(
+        "nor have the libraries that it loads its rpath",
+        [
+            A,
+            needs_d("x/libm.so"),
+            lib("x/libx.so", needed=["libm.so"], rpath="$ORIGIN/../a", runpath="$ORIGIN"),
+        ],
+        OPEN_X,
+        errors=[f"libd.so.1: {NO_SUCH_FILE}"],
+    ),
+    Case(
         "rpath serves what the object's own libraries need",
         [A, needs_d("x/libm.so"), lib("x/libx.so", needed=["libm.so"], rpath="$ORIGIN:$ORIGIN/../a")],
         OPEN_X,

@@ -59,9 +59,7 @@ def started(program: Path, cwd: Path, **options: object) -> Process:
 
 
 def test_a_failure_names_all_that_is_missing_and_all_who_need_it(tmp_path: Path, program: Path) -> None:
-    elf_writer.write_elf(
-        tmp_path / "libx.so", needed=["liba.so", "libgone.so.1", "libb.so"], runpath="$ORIGIN"
-    )
+    elf_writer.write_elf(tmp_path / "libx.so", needed=["liba.so", "libgone.so.1", "libb.so"], runpath="$ORIGIN")
     elf_writer.write_elf(tmp_path / "liba.so", needed=["libgone.so.1", "liblost.so.2"], runpath="$ORIGIN")
     elf_writer.write_elf(tmp_path / "libb.so", needed=["liblost.so.2", "libc.so.6"], runpath="$ORIGIN")
     process = started(program, tmp_path)
@@ -91,9 +89,7 @@ def test_a_program_whose_library_is_missing_does_not_start(tmp_path: Path) -> No
     elf_writer.write_elf(tmp_path / "program", needed=["libgone.so"], interpreter=HOST.interpreter)
     with pytest.raises(LoadError) as caught:
         started(tmp_path / "program", tmp_path)
-    assert caught.value.missing == [
-        Missing("libgone.so", [f"{tmp_path}/program"], f"libgone.so: {NO_SUCH_FILE}")
-    ]
+    assert caught.value.missing == [Missing("libgone.so", [f"{tmp_path}/program"], f"libgone.so: {NO_SUCH_FILE}")]
 
 
 def test_a_script_is_no_program_to_predict(tmp_path: Path) -> None:
@@ -109,9 +105,7 @@ def test_a_program_for_another_machine_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_resolution_says_who_asked_and_which_rule_answered(tmp_path: Path, program: Path) -> None:
-    elf_writer.write_elf(
-        tmp_path / "x/libx.so", needed=["libd.so.1", "libe.so.1"], runpath="$ORIGIN", soname="libx.so"
-    )
+    elf_writer.write_elf(tmp_path / "x/libx.so", needed=["libd.so.1", "libe.so.1"], runpath="$ORIGIN", soname="libx.so")
     elf_writer.write_elf(tmp_path / "x/libd.so.1", needed=["libe.so.1"], soname="libd.so.1")
     elf_writer.write_elf(tmp_path / "x/libe.so.1", soname="libe.so.1")
     process = started(program, tmp_path)
@@ -176,9 +170,7 @@ def test_a_pipe_in_a_search_path_is_refused_at_once(tmp_path: Path, program: Pat
 
 
 @pytest.mark.parametrize("preload", ["libgone.so", "/nowhere/libq.so", "@", "@/text"])
-def test_a_preload_that_is_ignored_is_told_in_the_linkers_words(
-    preload: str, tmp_path: Path, program: Path
-) -> None:
+def test_a_preload_that_is_ignored_is_told_in_the_linkers_words(preload: str, tmp_path: Path, program: Path) -> None:
     (tmp_path / "text").write_text("no library " * 20)
     environment = {"LD_PRELOAD": preload.replace("@", str(tmp_path))}
     process = Process(HOST, environment=environment, cwd=str(tmp_path))
@@ -283,9 +275,7 @@ def as_nobody(tmp_path: Path) -> Iterator[None]:
     os.seteuid(0)
 
 
-def test_an_unreadable_file_is_passed_by(
-    tmp_path: Path, program: Path, compiler: Compiler, as_nobody: None
-) -> None:
+def test_an_unreadable_file_is_passed_by(tmp_path: Path, program: Path, compiler: Compiler, as_nobody: None) -> None:
     for make in (A, B):
         make(tmp_path, compiler)
     (tmp_path / "a/libd.so.1").chmod(0)
@@ -327,9 +317,7 @@ def test_a_setuid_program_is_searched_for_in_secure_mode(
     assert beside_the_basics(real) == ([found.replace("@", str(tmp_path))] if found else [])
 
 
-def test_a_setuid_programs_library_may_use_its_own_origin(
-    tmp_path: Path, compiler: Compiler, as_nobody: None
-) -> None:
+def test_a_setuid_programs_library_may_use_its_own_origin(tmp_path: Path, compiler: Compiler, as_nobody: None) -> None:
     for make in (A, needs_d(runpath="$ORIGIN/../a")):
         make(tmp_path, compiler)
     program = compiler.build(PROGRAM, tmp_path / "program")

@@ -31,9 +31,7 @@ BATCH = 20
 DIRECTORIES = ["a", "b", "c", "d/deep", "e"]
 SUBDIRECTORIES = [*[""] * 9, *(prefix for prefix in HOST.subdirectories if prefix), "glibc-hwcaps/x86-64-v9/"]
 NAMES = [f"lib{letter}.so.1" for letter in "abcde"]
-OTHER_MACHINE = (
-    elf_writer.EM_AARCH64 if elf_writer.host_machine() == elf_writer.EM_X86_64 else elf_writer.EM_X86_64
-)
+OTHER_MACHINE = elf_writer.EM_AARCH64 if elf_writer.host_machine() == elf_writer.EM_X86_64 else elf_writer.EM_X86_64
 SEARCH_ELEMENTS = [
     "$ORIGIN",
     "${ORIGIN}",
@@ -69,13 +67,9 @@ class Tree:
         self._random = random.Random(seed)
         self._root = root
         self._files: list[Path] = []
-        self.program = compiler.build(
-            PROGRAM, root / "bin/program", link_options(**self._random.choice(PROGRAM_TAGS))
-        )
+        self.program = compiler.build(PROGRAM, root / "bin/program", link_options(**self._random.choice(PROGRAM_TAGS)))
         self._openers = [
-            compiler.build(
-                OPENER, root / directory / "libopener.so", link_options(**self._random.choice(OPENER_TAGS))
-            )
+            compiler.build(OPENER, root / directory / "libopener.so", link_options(**self._random.choice(OPENER_TAGS)))
             for directory in self._random.sample(DIRECTORIES, 2)
         ]
         for _ in range(self._random.randint(8, 30)):
@@ -105,9 +99,7 @@ class Tree:
 
     def _add_library(self, path: Path, **properties: object) -> None:
         name = path.name
-        soname = self._random.choices(
-            [name, None, self._random.choice(NAMES), "libother.so.2"], [8, 1, 1, 1]
-        )[0]
+        soname = self._random.choices([name, None, self._random.choice(NAMES), "libother.so.2"], [8, 1, 1, 1])[0]
         needed = self._random.sample(NAMES, self._random.choice([0, 0, 0, 1, 1, 2]))
         extra = [
             "libopener.so",
@@ -134,9 +126,7 @@ class Tree:
         if self._chance(0.1):
             versions["version_defs"] = [name, *self._random.sample(["V_1", "V_2", "V_3"], 2)]
         if needed and needed[0] in NAMES and self._chance(0.1):
-            versions["version_needs"] = {
-                needed[0]: [(self._random.choice(["V_1", "V_2"]), self._chance(0.3))]
-            }
+            versions["version_needs"] = {needed[0]: [(self._random.choice(["V_1", "V_2"]), self._chance(0.3))]}
         return versions
 
     def _add_odd_library(self, path: Path) -> None:
@@ -175,9 +165,7 @@ class Tree:
             environment["LD_LIBRARY_PATH"] = self._search_path(self._random.choice(":;"))
         if self._chance(0.2):
             separator = self._random.choice(" :")
-            environment["LD_PRELOAD"] = separator.join(
-                self._a_name() for _ in range(self._random.randint(1, 2))
-            )
+            environment["LD_PRELOAD"] = separator.join(self._a_name() for _ in range(self._random.randint(1, 2)))
         return environment
 
     def _a_name(self) -> str:

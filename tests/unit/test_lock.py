@@ -6,14 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import (
     LockEntry,
     LockError,
     lock_digest,
     read_lock,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 A, B = "a" * 64, "b" * 64
 LOCKS = Path(__file__).parents[2] / "roles" / "cuda_runtime" / "files" / "locks"
@@ -69,18 +70,12 @@ def test_a_pin_is_read(text: str, entry: LockEntry) -> None:
         pytest.param(f"torch==2.* --hash=sha256:{A}", "torch is not pinned", id="wildcard"),
         pytest.param(f"torch==2,!=2.1 --hash=sha256:{A}", "torch is not pinned", id="two specifiers"),
         pytest.param(f"x @ file:///x.whl --hash=sha256:{A}", "x is not pinned", id="direct reference"),
-        pytest.param(
-            f"\n\nx==1 --hash=sha256:{A}\ntorch==2.11.0\n", "torch has no hash: serving.txt:4", id="no hash"
-        ),
+        pytest.param(f"\n\nx==1 --hash=sha256:{A}\ntorch==2.11.0\n", "torch has no hash: serving.txt:4", id="no hash"),
         pytest.param("x==1 --hash=md5:" + "a" * 32, "not a usable hash: serving.txt:1", id="weak hash"),
         pytest.param(f"x==1 --hash=sha256:{A[:-1]}", "not a usable hash", id="short hash"),
-        pytest.param(
-            "--index-url https://u:secret@h/\n", "pins only, not '--index-url': serving.txt:1", id="index"
-        ),
+        pytest.param("--index-url https://u:secret@h/\n", "pins only, not '--index-url': serving.txt:1", id="index"),
         pytest.param("-r other.txt", "not '-r'", id="another file"),
-        pytest.param(
-            f"x==1 --hash=sha256:{A}\nX==2 --hash=sha256:{A}", "x is pinned twice: serving.txt:2", id="twice"
-        ),
+        pytest.param(f"x==1 --hash=sha256:{A}\nX==2 --hash=sha256:{A}", "x is pinned twice: serving.txt:2", id="twice"),
         pytest.param(f"== 3 --hash=sha256:{A}", "not a requirement: serving.txt:1", id="no name"),
     ],
 )
@@ -103,9 +98,7 @@ def test_any_text_is_a_lock_or_one_clear_error(text: str) -> None:
 
 def test_the_digest_tells_content_from_layout() -> None:
     one = read_lock(f"x==1 --hash=sha256:{A}\ny==2 --hash=sha256:{B}\n")
-    same = read_lock(
-        f"# other order and layout\ny==2 \\\n  --hash=sha256:{B}\n\nX==1 --hash=sha256:{A.upper()}"
-    )
+    same = read_lock(f"# other order and layout\ny==2 \\\n  --hash=sha256:{B}\n\nX==1 --hash=sha256:{A.upper()}")
     other = read_lock(f"x==1 --hash=sha256:{A}\ny==2 --hash=sha256:{A}\n")
     assert lock_digest(one) == lock_digest(same)
     assert lock_digest(one) != lock_digest(other)

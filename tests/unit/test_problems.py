@@ -127,9 +127,7 @@ def test_a_library_of_the_operating_system_is_named_by_its_package(new_venv: Cal
     venv = new_venv("nvidia-cufile")
     rdma = f"{small_wheels.site_packages(venv)}/nvidia/cu13/lib/libcufile_rdma.so.1"
     system = System.of_host(os.path.realpath(sys.executable), use_cache=False)
-    absent = [
-        name for name in ("libmlx5.so.1", "libibverbs.so.1", "librdmacm.so.1") if not _on_host(system, name)
-    ]
+    absent = [name for name in ("libmlx5.so.1", "libibverbs.so.1", "librdmacm.so.1") if not _on_host(system, name)]
 
     facts = examine_as_service(venv, load=[rdma])
 
@@ -220,9 +218,7 @@ def _pretend_torch(venv: Path, requires: list[str]) -> None:
     (info / "RECORD").write_text("torch-2.11.0+cu130.dist-info/METADATA,,\n")
 
 
-@pytest.mark.parametrize(
-    "parser", [None, _requirements.parse_plainly], ids=["packaging", "without packaging"]
-)
+@pytest.mark.parametrize("parser", [None, _requirements.parse_plainly], ids=["packaging", "without packaging"])
 def test_requirements_behind_extras(new_venv: Callable[..., Path], parser: Any) -> None:
     """torch 2.11's own way to ask for its libraries, through NVIDIA's real meta wheel."""
     venv = new_venv("cuda-toolkit", "nvidia-cuda-runtime")

@@ -199,9 +199,7 @@ def test_broken_links_into_a_cache(tmp_path: Path) -> None:
     venv = small_wheels.make_venv(tmp_path / "venv")
     linked = [small_wheels.uv(), "pip", "install", "--quiet", "--no-deps", "--link-mode", "symlink"]
     cache = tmp_path / "cache"
-    small_wheels.run(
-        [*linked, "--cache-dir", str(cache), "--python", f"{venv}/bin/python", "nvidia-nvtx==13.0.85"]
-    )
+    small_wheels.run([*linked, "--cache-dir", str(cache), "--python", f"{venv}/bin/python", "nvidia-nvtx==13.0.85"])
     shutil.rmtree(cache)
 
     facts = examine(venv)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
@@ -78,9 +79,7 @@ def test_a_staged_release_is_read_back_as_it_was(instance: Instance, generation:
     ("harm", "words"),
     [
         pytest.param(lambda folder: shutil.rmtree(folder), "no such release", id="gone"),
-        pytest.param(
-            lambda folder: (folder / "release.json").write_text("{"), "a damaged release", id="cut short"
-        ),
+        pytest.param(lambda folder: (folder / "release.json").write_text("{"), "a damaged release", id="cut short"),
         pytest.param(
             lambda folder: (folder / "release.json").write_text("[]"), "a damaged release", id="not an object"
         ),
@@ -89,17 +88,11 @@ def test_a_staged_release_is_read_back_as_it_was(instance: Instance, generation:
             "is another one",
             id="unit",
         ),
-        pytest.param(
-            lambda folder: (folder / "sglang-dflash-tiny.service").unlink(), "no such release", id="no unit"
-        ),
-        pytest.param(
-            lambda folder: shutil.rmtree(folder.parents[3] / "venvs"), "generation of release", id="no venv"
-        ),
+        pytest.param(lambda folder: (folder / "sglang-dflash-tiny.service").unlink(), "no such release", id="no unit"),
+        pytest.param(lambda folder: shutil.rmtree(folder.parents[3] / "venvs"), "generation of release", id="no venv"),
     ],
 )
-def test_a_release_that_is_not_whole_is_named(
-    instance: Instance, generation: str, harm: Any, words: str
-) -> None:
+def test_a_release_that_is_not_whole_is_named(instance: Instance, generation: str, harm: Any, words: str) -> None:
     made = release(generation)
     stage(instance, made)
     harm(Path(instance.release_folder(made.id)))
@@ -108,9 +101,7 @@ def test_a_release_that_is_not_whole_is_named(
 
 
 @pytest.mark.parametrize("name", ["../../etc", "ABC", "", "0123456789abcdef/", "0123456789abcde\n"])
-def test_what_is_no_name_of_a_release_is_refused_before_it_becomes_a_path(
-    instance: Instance, name: str
-) -> None:
+def test_what_is_no_name_of_a_release_is_refused_before_it_becomes_a_path(instance: Instance, name: str) -> None:
     with pytest.raises(ReleaseError, match="not the name of a release"):
         read_release(instance, name)
 

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
     ACTIVATING,
     FAILED,
@@ -32,16 +33,12 @@ SETTLED = Observed(installed=A, running=A, enabled=True, serving=True)
         pytest.param(SETTLED, True, [], id="nothing to do"),
         pytest.param(SETTLED._replace(serving=None), True, [], id="not asked yet"),
         pytest.param(SETTLED._replace(serving=False), True, ["it runs but does not serve"], id="hung"),
-        pytest.param(
-            SETTLED, False, ["it is not verified"], id="an interrupted run switched and did not verify"
-        ),
+        pytest.param(SETTLED, False, ["it is not verified"], id="an interrupted run switched and did not verify"),
         pytest.param(
             SETTLED._replace(running=B), True, [f"the running process is of {B}"], id="a restart that is owed"
         ),
         pytest.param(SETTLED._replace(running=None), True, ["it does not run"], id="stopped by hand"),
-        pytest.param(
-            SETTLED._replace(enabled=False), True, ["it would not start at boot"], id="disabled by hand"
-        ),
+        pytest.param(SETTLED._replace(enabled=False), True, ["it would not start at boot"], id="disabled by hand"),
         pytest.param(
             Observed(installed=B, running=B, enabled=True, serving=None),
             False,
@@ -90,20 +87,14 @@ def bad(release: str) -> list[Event]:
         pytest.param(good(A) + good(B), B, A, id="two releases"),
         pytest.param(good(A) + good(B) + good(C), C, B, id="the one before, not the oldest"),
         pytest.param(good(A) + good(B) + good(A, rollback=True), A, A, id="gone back already: stay"),
-        pytest.param(
-            good(A) + good(B) + good(A, rollback=True) + good(C), C, A, id="after a new deploy, back again"
-        ),
-        pytest.param(
-            good(A) + good(B) + bad(C) + good(B, rollback=True), B, B, id="went back by itself: stay"
-        ),
+        pytest.param(good(A) + good(B) + good(A, rollback=True) + good(C), C, A, id="after a new deploy, back again"),
+        pytest.param(good(A) + good(B) + bad(C) + good(B, rollback=True), B, B, id="went back by itself: stay"),
         pytest.param(good(A) + good(B) + [Event(ACTIVATING, C)], C, B, id="an interrupted switch"),
         pytest.param(good(A) + good(B) + bad(A), B, None, id="what failed last is no way back"),
         pytest.param(good(A) + good(B) + good(C) + bad(B), C, A, id="the newest that did not fail since"),
     ],
 )
-def test_the_way_back(
-    tmp_path: Path, events: list[Event], installed: str | None, expected: str | None
-) -> None:
+def test_the_way_back(tmp_path: Path, events: list[Event], installed: str | None, expected: str | None) -> None:
     assert choose_previous(history_of(tmp_path, *events), installed, lambda release: True) == expected
 
 

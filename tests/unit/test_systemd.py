@@ -123,9 +123,7 @@ def test_a_host_without_systemd_is_told_clearly(monkeypatch: pytest.MonkeyPatch,
         lambda: Systemd().show("x.service"),
         lambda: Systemd().stop("x.service"),
     ):
-        with pytest.raises(
-            SystemdError, match="systemd does not run on this host: .*absent is missing: use a host"
-        ):
+        with pytest.raises(SystemdError, match="systemd does not run on this host: .*absent is missing: use a host"):
             action()
 
 
@@ -138,13 +136,9 @@ def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_refusal_of_systemd_is_passed_on_in_its_own_words(systemctl: Path) -> None:
-    systemctl.write_text(
-        "#!/bin/sh\necho 'Failed to restart x.service: Unit x.service not found.' >&2\nexit 5\n"
-    )
+    systemctl.write_text("#!/bin/sh\necho 'Failed to restart x.service: Unit x.service not found.' >&2\nexit 5\n")
     systemctl.chmod(0o755)
-    with pytest.raises(
-        SystemdError, match=r"systemctl restart x\.service: Failed to restart x.service: Unit"
-    ):
+    with pytest.raises(SystemdError, match=r"systemctl restart x\.service: Failed to restart x.service: Unit"):
         Systemd().restart("x.service")
 
 

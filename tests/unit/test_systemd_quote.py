@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ansible_collections.gpufleet.dflash.plugins.filter.unit_quoting import FilterModule
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_quote import (
     quote_argument,
     quote_assignment,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import parse_unit_file
-from hypothesis import given
-from hypothesis import strategies as st
 
-TEXT = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from("\t\n\r"), min_size=1
-)
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from("\t\n\r"), min_size=1)
 
 
 @given(TEXT)

@@ -61,9 +61,7 @@ def compare(folder: Path, name: str = "engine.service") -> _unit.UnitEnvironment
         pytest.param("Environment=1A=x B-C=y =z D E=1", id="bad names are skipped"),
         pytest.param("Environment=A=x\\x01y B=1", id="control characters are taken"),
         pytest.param("Environment=A=a\\nb", id="a newline is allowed"),
-        pytest.param(
-            "Environment=A=1 \\\n  B=2 \\\n# comment\n; comment\n  C=3", id="continued over comments"
-        ),
+        pytest.param("Environment=A=1 \\\n  B=2 \\\n# comment\n; comment\n  C=3", id="continued over comments"),
         pytest.param('Environment="A=1\\\n  2"', id="continuation inside quotes"),
         pytest.param("Environment=A=1\\\\", id="an escaped backslash does not continue"),
         pytest.param("Environment=A=%n:%N:%p:%i:%j:%%:%t:%S:%C:%L:%E:%T:%V:%u:%U", id="specifiers"),
@@ -114,9 +112,7 @@ def test_random_values_are_read_as_systemd_reads_them(tmp_path: Path) -> None:
         "é",
     ]
     for _round in range(100):
-        lines = [
-            "Environment=" + "".join(random.choices(pieces, k=random.randrange(1, 14))) for _line in range(6)
-        ]
+        lines = ["Environment=" + "".join(random.choices(pieces, k=random.randrange(1, 14))) for _line in range(6)]
         write_unit(tmp_path, "\n".join(lines))
         try:
             compare(tmp_path)
@@ -203,9 +199,7 @@ def test_random_environment_files_are_read_as_systemd_reads_them(tmp_path: Path)
 
 def check_environment_file(folder: Path, text: str) -> None:
     host = systemd_oracle.environment_file("", folder)
-    theirs = {
-        key: value for key, value in systemd_oracle.environment_file(text, folder).items() if key not in host
-    }
+    theirs = {key: value for key, value in systemd_oracle.environment_file(text, folder).items() if key not in host}
     pairs = _systemd_syntax.environment_file(text)
     # In environment.d an assignment of nothing is skipped; in EnvironmentFile= it is a value like any other.
     ours = {key: value for key, value in pairs if value and _systemd_syntax.valid_assignment(key, value)}
@@ -296,9 +290,7 @@ def test_a_name_is_found_in_the_first_directory_and_a_link_by_its_target(tmp_pat
             id="masked",
         ),
         pytest.param(lambda folder: (folder / "m.service").touch(), "m", "the unit is masked", id="empty"),
-        pytest.param(
-            lambda folder: (folder / "d.service").mkdir(), "d", "cannot read the unit", id="directory"
-        ),
+        pytest.param(lambda folder: (folder / "d.service").mkdir(), "d", "cannot read the unit", id="directory"),
         pytest.param(
             lambda folder: (folder / "s.socket").write_text("[Socket]\n"),
             "s.socket",

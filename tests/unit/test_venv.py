@@ -60,9 +60,7 @@ def test_import_path_is_the_interpreters(venv: Path, tmp_path: Path) -> None:
     (site / "inner").mkdir()
     (site / "a.pth").write_text("inner\n")
     code = f"import sys; print(*[p for p in sys.path if p.startswith({str(tmp_path)!r})], sep='\\n')"
-    real = subprocess.run(
-        [f"{venv}/bin/python", "-c", code], capture_output=True, text=True, check=True, cwd="/"
-    )
+    real = subprocess.run([f"{venv}/bin/python", "-c", code], capture_output=True, text=True, check=True, cwd="/")
 
     assert list(open_venv(str(venv)).import_path) == real.stdout.split()
 

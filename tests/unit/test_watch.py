@@ -19,9 +19,7 @@ RUNS = UnitState("u.service", "loaded", "active", "running", "success", main_pid
 OURS, STRANGER, UNKNOWN = Listener(10, "python", True), Listener(99, "nginx", False), Listener(None, "", None)
 
 
-def look(
-    at: float, answer: int | str | None = None, listener: Listener | None = None, **unit: Any
-) -> Observation:
+def look(at: float, answer: int | str | None = None, listener: Listener | None = None, **unit: Any) -> Observation:
     """An observation; C(answer) is a status, or the reason why there is none."""
     status, reason = (answer, "") if isinstance(answer, int) else (None, answer or "")
     got = None if answer is None else Answer(status, reason, 0.01)

@@ -75,9 +75,7 @@ def test_recorded_hashes_are_those_of_the_files(cu13: Path) -> None:
     rows = [row for d in read(cu13).distributions for row in d.files if row.digest]
 
     assert len(rows) > 20
-    assert {row.path: row.digest for row in rows} == {
-        row.path: record_digest(sha256_of(row.path)) for row in rows
-    }
+    assert {row.path: row.digest for row in rows} == {row.path: record_digest(sha256_of(row.path)) for row in rows}
 
 
 def test_ownership_follows_links_of_directories(cu13: Path, tmp_path: Path) -> None:
@@ -153,9 +151,7 @@ def test_the_directories_of_the_torch_stack() -> None:
         "nvidia/nvshmem/lib",
     ]
     assert len(_catalogue.library_directories(cu12)) == len(cu12)
-    assert _catalogue.library_directories({"Nvidia_Cuda.Runtime": "13.0.96", "numpy": "2.0"}) == [
-        "nvidia/cu13/lib"
-    ]
+    assert _catalogue.library_directories({"Nvidia_Cuda.Runtime": "13.0.96", "numpy": "2.0"}) == ["nvidia/cu13/lib"]
     assert _catalogue.library_directories({"nvidia-cublas": "0.0.1.dev5"}) == []
 
 

@@ -36,8 +36,7 @@ def test_the_process_runs_as_its_own_user_from_a_real_path(host: Any, deployed: 
     assert host.file(executable.rpartition("/bin/")[0]).is_directory
     assert "current" not in process.args
     assert (
-        host.run(f"readlink -f {executable.rpartition('/bin/')[0]}").stdout.strip()
-        == executable.rpartition("/bin/")[0]
+        host.run(f"readlink -f {executable.rpartition('/bin/')[0]}").stdout.strip() == executable.rpartition("/bin/")[0]
     )
 
 
@@ -101,9 +100,7 @@ def test_check_mode_on_a_fresh_host_predicts_what_the_run_does() -> None:
     assert fresh.run("ls /opt") == "", "this host is to be as it was installed"
     check = playbook.run("deploy_dflash.yml", "ct201", "--check")
     assert check.status == 0, check.failures
-    assert fresh.run("ls /opt; ls /etc/systemd/system/sglang* 2>/dev/null", check=False) == "", (
-        "a check writes nothing"
-    )
+    assert fresh.run("ls /opt; ls /etc/systemd/system/sglang* 2>/dev/null", check=False) == "", "a check writes nothing"
     run = playbook.run("deploy_dflash.yml", "ct201")
     assert run.status == 0, run.failures
     assert len(run.changes) >= 5

@@ -64,14 +64,14 @@ def lock_without(tmp_path: Path, distribution: str) -> str:
 def test_a_release_that_lacks_a_library_is_refused_before_anything_is_touched(
     target: BootedHost, tmp_path: Path
 ) -> None:
-    before = (target.pid, target.property("InvocationID"), target.history())
+    before = (target.pid, target.unit_property("InvocationID"), target.history())
     refused = deploy(cuda_runtime_lock=lock_without(tmp_path, "nvidia-cufile"))
     assert refused.status != 0
     (story,) = refused.failures
     assert "libcufile.so.0" in story
     assert "nvidia-cufile" in story
     assert "was not touched" in story
-    assert (target.pid, target.property("InvocationID"), target.history()) == before
+    assert (target.pid, target.unit_property("InvocationID"), target.history()) == before
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,7 @@ def test_a_release_whose_engine_dies_is_taken_back_and_the_play_fails(target: Bo
 
 def test_a_death_is_reported_within_seconds_and_not_after_the_time_limit(target: BootedHost) -> None:
     deploy(sglang_dflash_instances=playbook.instances(model=INCOMPLETE))
-    times = [
-        time.mktime(time.strptime(event["time"], "%Y-%m-%dT%H:%M:%SZ")) for event in target.history()[-4:-2]
-    ]
+    times = [time.mktime(time.strptime(event["time"], "%Y-%m-%dT%H:%M:%SZ")) for event in target.history()[-4:-2]]
     assert times[1] - times[0] <= 5, "the limit of the health check is 120 s"
 
 
@@ -171,7 +169,7 @@ def test_a_service_that_was_stopped_by_hand_is_started(target: BootedHost) -> No
     again = deploy()
     assert again.status == 0, again.failures
     assert [step.action for step in again.changes] == ["sglang_release"]
-    assert target.property("UnitFileState") == "enabled"
+    assert target.unit_property("UnitFileState") == "enabled"
 
 
 def test_a_service_that_hangs_is_restarted(target: BootedHost) -> None:
@@ -216,9 +214,7 @@ def test_killing_ansible_during_the_build_leaves_the_service_alone(target: Boote
     assert rollback().status == 0
 
 
-def test_killing_ansible_between_activation_and_health_leaves_the_host_serving(
-    target: BootedHost, good: str
-) -> None:
+def test_killing_ansible_between_activation_and_health_leaves_the_host_serving(target: BootedHost, good: str) -> None:
     instances = playbook.instances(draft_tokens=6)
 
     def switched() -> bool:
@@ -226,9 +222,7 @@ def test_killing_ansible_between_activation_and_health_leaves_the_host_serving(
         event, release = last_event(target)
         return event == "activating" and release != good
 
-    kill_when(
-        target, playbook.start("deploy_dflash.yml", HOST, sglang_dflash_instances=instances, **SLOW), switched
-    )
+    kill_when(target, playbook.start("deploy_dflash.yml", HOST, sglang_dflash_instances=instances, **SLOW), switched)
     target.wait_for(lambda: last_event(target)[0] == "verified", limit=30)
     assert target.serves()
     pid = target.pid
@@ -248,9 +242,7 @@ def test_killing_ansible_after_it_activated_a_bad_release_does_not_stop_the_way_
         """The bad release is activated."""
         return last_event(target)[0] == "activating"
 
-    kill_when(
-        target, playbook.start("deploy_dflash.yml", HOST, sglang_dflash_instances=instances, **SLOW), switched
-    )
+    kill_when(target, playbook.start("deploy_dflash.yml", HOST, sglang_dflash_instances=instances, **SLOW), switched)
     target.wait_for(lambda: last_event(target) == ("verified", good), limit=60)
     converged = deploy()
     assert converged.status == 0, converged.failures
@@ -271,9 +263,7 @@ def test_killing_ansible_during_a_rollback_leaves_the_host_serving(target: Boote
     assert again.changes == []
 
 
-def test_a_power_cut_right_after_activation_is_made_good_by_the_next_run(
-    target: BootedHost, good: str
-) -> None:
+def test_a_power_cut_right_after_activation_is_made_good_by_the_next_run(target: BootedHost, good: str) -> None:
     instances = playbook.instances(draft_tokens=2)
 
     def switched() -> bool:
@@ -281,9 +271,7 @@ def test_a_power_cut_right_after_activation_is_made_good_by_the_next_run(
         event, release = last_event(target)
         return event == "activating" and release != good
 
-    kill_when(
-        target, playbook.start("deploy_dflash.yml", HOST, sglang_dflash_instances=instances, **SLOW), switched
-    )
+    kill_when(target, playbook.start("deploy_dflash.yml", HOST, sglang_dflash_instances=instances, **SLOW), switched)
     target.restart()
     target.wait_for(lambda: target.pid)
     assert last_event(target)[0] == "activating", "the transaction was cut off"

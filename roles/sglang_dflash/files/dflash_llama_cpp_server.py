@@ -114,9 +114,7 @@ class GgufReader:
 
     def _take(self, length: int) -> bytes:
         if length > self.size - self.stream.tell():
-            raise GgufError(
-                f"it is cut short: its header goes on after the end of the file ({self.size} bytes)"
-            )
+            raise GgufError(f"it is cut short: its header goes on after the end of the file ({self.size} bytes)")
         return self.stream.read(length)
 
     def _number(self, layout: str) -> Any:
@@ -133,9 +131,7 @@ class GgufReader:
 
     def _skip(self, length: int) -> None:
         if length > self.size - self.stream.tell():
-            raise GgufError(
-                f"it is cut short: its header goes on after the end of the file ({self.size} bytes)"
-            )
+            raise GgufError(f"it is cut short: its header goes on after the end of the file ({self.size} bytes)")
         self.stream.seek(length, os.SEEK_CUR)
 
     def _scalar(self, kind: int) -> Any:
@@ -198,13 +194,9 @@ def target_findings(path: str, target: GgufHeader) -> list[str]:
     if not target.architecture:
         return [f"--model: {path}: its header names no architecture: give a language model in GGUF format"]
     if target.architecture == "dflash":
-        return [
-            f"--model: {path}: this is a DFlash drafter: give it as --draft-model and its target as --model"
-        ]
+        return [f"--model: {path}: this is a DFlash drafter: give it as --draft-model and its target as --model"]
     if not isinstance(target.of_architecture("block_count"), int):
-        return [
-            f"--model: {path}: its header has no {target.architecture}.block_count: convert the model again"
-        ]
+        return [f"--model: {path}: its header has no {target.architecture}.block_count: convert the model again"]
     return []
 
 
@@ -299,9 +291,7 @@ def parser() -> argparse.ArgumentParser:
     number("--ctx-size", 4096, 0, 1 << 24, "tokens of context of all parallel requests; 0: as the model says")
     number("--parallel", 1, 1, 256, "requests served at once")
     number("--threads", 1, 1, 1024, "threads of computation; more than idle cores is much slower")
-    number(
-        "--draft-tokens", 7, 1, 1024, "tokens drafted at most; the drafter's block size less 1 also limits it"
-    )
+    number("--draft-tokens", 7, 1, 1024, "tokens drafted at most; the drafter's block size less 1 also limits it")
     text(
         "--require-library",
         "SONAME",
@@ -309,9 +299,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
     )
-    result.add_argument(
-        "--check", action="store_true", help="check arguments and models' headers, serve nothing"
-    )
+    result.add_argument("--check", action="store_true", help="check arguments and models' headers, serve nothing")
     return result
 
 
