@@ -18,5 +18,5 @@ attributes:
     description: In diff mode, returns details on what has changed or, in C(check_mode), what would change.
   idempotent:
     description:
-      - The second of two runs in a row with the same arguments reports no change, as long as nothing else changed the host.
+      - The second of two runs with the same arguments reports no change, unless something else changed the host.
 """

@@ -10,7 +10,9 @@ depends on the controller.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
@@ -130,7 +132,7 @@ class Switch:
         if plan.changed or not is_staged(self.instance, release):
             return plan, None
         try:
-            report = self._verify(read_release(self.instance, release))
+            report = self._verify(read_release(self.instance, release), started=False)
         except Unhealthy as error:
             return plan_switch(release, verified, observed._replace(serving=False)), error.report
         return plan, report
@@ -224,8 +226,11 @@ class Switch:
         link_atomically(folder, os.path.join(self.instance.folder, "current"))
         return report
 
-    def _verify(self, release: Release) -> HealthReport:
+    def _verify(self, release: Release, started: bool = True) -> HealthReport:
         spec = HealthSpec.from_mapping({**release.health, "unit": self.instance.unit, "release": release.id})
+        if not started and process_age(self.systemd.show(self.instance.unit).main_pid) > spec.stable:
+            # It has shown for longer than that already that it stays up.
+            spec = dataclasses.replace(spec, stable=0.0)
         return wait_until_healthy(spec, systemd=self.systemd, progress=self.progress)
 
     def _remove(self) -> None:
@@ -245,6 +250,16 @@ class Switch:
         except ReleaseError:
             return False
         return True
+
+
+def process_age(pid: int) -> float:
+    """Return the seconds since a process was started; 0 when there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return 0.0
+    return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))  # proc(5): field 22, starttime
 
 
 def _report_of(error: Exception) -> HealthReport | None:

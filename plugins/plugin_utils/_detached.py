@@ -20,7 +20,7 @@ from ansible.utils.display import Display
 
 display = Display()
 
-_WATCH_EVERY = 1.0  # seconds between two looks at the progress of the work
+_WATCH_EVERY = 0.5  # seconds between two looks at the progress of the work
 
 
 class DetachedAction(ActionBase):
@@ -51,13 +51,20 @@ class DetachedAction(ActionBase):
         if job.get("failed") or "ansible_job_id" not in job:
             return job
         self._watch(job["results_file"], progress_file, task_vars, limit)
-        status = self._job(job["ansible_job_id"], "status", task_vars)
+        arguments = {
+            "jid": job["ansible_job_id"],
+            "mode": "status",
+            "_async_dir": self.get_shell_option("async_dir", default="~/.ansible_async"),
+        }
+        status = self._execute_module(
+            module_name="ansible.legacy.async_status", module_args=arguments, task_vars=task_vars
+        )
         if not status.get("finished"):
             return {
                 "failed": True,
                 "msg": f"still at work after {limit} s: {name}: see 'ps' on the host, then run again",
             }
-        self._job(job["ansible_job_id"], "cleanup", task_vars)
+        self._low_level_execute_command(f"rm -f {shlex.quote(job['results_file'])}", executable="/bin/sh")
         for key in ("started", "finished", "ansible_job_id", "results_file"):
             status.pop(key, None)
         return status
@@ -80,16 +87,6 @@ class DetachedAction(ActionBase):
                 # Standard error: what reads a callback's output from standard output must not find this in it.
                 display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
             time.sleep(_WATCH_EVERY)
-
-    def _job(self, job_id: str, mode: str, task_vars: dict[str, Any]) -> dict[str, Any]:
-        arguments = {
-            "jid": job_id,
-            "mode": mode,
-            "_async_dir": self.get_shell_option("async_dir", default="~/.ansible_async"),
-        }
-        return self._execute_module(
-            module_name="ansible.legacy.async_status", module_args=arguments, task_vars=task_vars
-        )
 
     @contextlib.contextmanager
     def _task_field(self, field: str, value: Any) -> Iterator[None]:

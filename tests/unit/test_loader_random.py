@@ -118,7 +118,7 @@ class Tree:
             **self._versions(name, needed),
             **properties,
         }
-        elf_writer.write_elf(path, **arguments)  # type: ignore[arg-type]
+        elf_writer.write_elf(path, **arguments)
         self._files.append(path)
 
     def _versions(self, name: str, needed: list[str]) -> dict[str, object]:
