@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import (
     Observed,
     choose_previous,
     plan_switch,
+    process_age,
 )
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -131,3 +135,13 @@ def test_history_is_one_json_object_a_line_with_a_time(tmp_path: Path) -> None:
     values = json.loads(line)
     assert values.pop("time").endswith("Z")
     assert values == {"event": "verified", "release": A, "generation": "/g", "accept_length": 7.9}
+
+
+def test_the_age_of_a_process_counts_from_its_start() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        time.sleep(0.5)
+        age = process_age(process.pid)
+        process.kill()
+    assert 0.3 < age < 30
+    assert process_age(os.getpid()) > age
+    assert process_age(0) == 0
