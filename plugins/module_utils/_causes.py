@@ -206,6 +206,12 @@ PATTERNS = (
         "correct the instance's arguments",
     ),
     Pattern(
+        "model-unloadable",
+        r"error loading model: (.+)",
+        "the engine cannot load the model: {0}",
+        "look for a download that was cut short, another format, or a model that this version does not know",
+    ),
+    Pattern(
         "engine-assertion",
         r"(GGML_ASSERT\(.*?\)) failed",
         "an assertion of llama.cpp failed: {0}",
@@ -292,6 +298,7 @@ class Ending:
 
 
 _ENDED = re.compile(r"Main process exited, code=(exited|killed|dumped), status=(\d+)(?:/(\w+))?")
+_BY_SYSTEMD = re.compile(r"[^\s:]+\.service: |(Starting|Started|Stopping|Stopped|Failed to start) ")
 _RESULT = re.compile(r": Failed with result '([\w-]+)'")
 
 
@@ -325,4 +332,6 @@ def explain(lines: Sequence[str], end: Ending) -> Cause:
         )
     if lines and not end.exit_status and not end.signal:
         return ENDED_CLEANLY
-    return Cause("exited", "the journal shows no known cause", "read the journal's last lines")
+    said = [line for line in lines if line.strip() and not _BY_SYSTEMD.match(line)]
+    words = f"its last words were: {redact(said[-1].strip())}" if said else "it said nothing"
+    return Cause("exited", words, "read the journal's last lines")

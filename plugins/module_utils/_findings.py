@@ -1,12 +1,12 @@
 # Copyright (c) 2026, gpufleet.dflash contributors
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a problem is, which kinds there are, and the facts behind them. Private to the collection."""
+"""What a problem is, and the facts behind it. Private to the collection."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,26 +14,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfObject
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import Attempt
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
+from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
 
-# The documented kinds and how severe each is. A page of the documentation explains every one.
-KINDS: Mapping[str, str] = {
-    "missing-library": "error",
-    "clobbered-file": "error",
-    "missing-payload": "error",
-    "altered-file": "error",
-    "unmet-requirement": "error",
-    "driver-missing": "error",
-    "shared-ownership": "warning",
-    "mixed-cuda-majors": "warning",
-    "duplicate-soname": "warning",
-    "broken-link": "warning",
-    "resolved-outside-venv": "warning",
-    "environment-malformed": "warning",
-}
 # Paths of a problem beyond this many are counted in its evidence, not listed: a gutted torch misses ten
 # thousand files.
 PATHS_LISTED = 20

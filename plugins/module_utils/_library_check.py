@@ -137,7 +137,6 @@ def _unit_note(unit: _unit.UnitEnvironment, note: str) -> Problem:
         "environment-malformed",
         f"{note} ({unit.name})",
         f"correct it in {unit.path} or its drop-ins",
-        "warning",
     )
 
 
@@ -338,7 +337,6 @@ def _unexpected(
                 "resolved-outside-venv",
                 f"module {entry['name']} comes from {path}, not from {subject.venv.path}",
                 f"look at PYTHONPATH in {subject.place.whose} and into {subject.working_directory}",
-                "warning",
                 paths=[path],
             )
     names: dict[str, list[str]] = {}
@@ -351,7 +349,6 @@ def _unexpected(
                 "resolved-outside-venv",
                 f"{soname} comes from this host ({path}), not from a wheel: another host may not have it",
                 _inward(soname, subject),
-                "warning",
                 soname=soname,
                 distributions=_catalogue.distributions_of(soname),
                 paths=[path],
@@ -362,7 +359,6 @@ def _unexpected(
                 "duplicate-soname",
                 f"two files named {soname} are in one process: {' and '.join(paths)}",
                 "remove one: two copies of one CUDA library do not share their state",
-                "warning",
                 soname=soname,
                 paths=paths,
             )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
+from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
 
 Problem = dict[str, Any]
@@ -46,11 +47,11 @@ class Failure:
     blocked: Sequence[str]
 
 
-def problem(kind: str, message: str, fix: str, severity: str = "error", **rest: Any) -> Problem:
+def problem(kind: str, message: str, fix: str, **rest: Any) -> Problem:
     """Return a finding in the form that every module of the collection uses."""
     return {
         "kind": kind,
-        "severity": severity,
+        "severity": KINDS[kind],
         "message": message,
         "object": rest.get("object"),
         "soname": rest.get("soname"),

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
@@ -29,31 +30,32 @@ class Repair:
         self._installed = installed
         self._python = shlex.quote(f"{venv.path}/bin/python")
         self._has_pip = "pip" in installed.versions
+        self._immutable = read_manifest(venv.path) is not None
 
     def reinstall(self, distributions: Sequence[Distribution]) -> str:
         """Bring back these distributions' files; settle first who owns them, where others claim them too."""
         contestants = self._contestants(distributions)
         if contestants:
             return self.keep_one([*distributions, *contestants], None)
-        return f"{_GENERATION} from the same lock, or repair this venv: {self._force(distributions)}"
+        return self._offer("from the same lock", f"repair this venv: {self._force(distributions)}")
 
     def replace(self, distribution: Distribution) -> str:
         """Bring back a distribution whose book-keeping is damaged: no installer can uninstall it."""
         command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
-        return f"{_GENERATION} from the same lock, or repair this venv: {command}"
+        return self._offer("from the same lock", f"repair this venv: {command}")
 
     def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
         """Install what is not there, in the version that an installed distribution asks for, if one does."""
         wanted = [next((found.requirement for found in unmet if found.name == name), name) for name in requirements]
         if len(wanted) > 1:
             choices = " or ".join(wanted)
-            return f"{_GENERATION} with {choices}, or add one here, such as: {self._install(wanted[:1])}"
-        return f"{_GENERATION} with {wanted[0]}, or add it here: {self._install(wanted)}"
+            return self._offer(f"with {choices}", f"add one here, such as: {self._install(wanted[:1])}")
+        return self._offer(f"with {wanted[0]}", f"add it here: {self._install(wanted)}")
 
     def without(self, names: Iterable[str]) -> str:
         """Remove distributions, and bring back the files of others that go with them."""
         going = list(dict.fromkeys(names))
-        return f"{_GENERATION} without {', '.join(going)}, or repair this venv: {self._remove(going, [])}"
+        return self._offer(f"without {', '.join(going)}", f"repair this venv: {self._remove(going, [])}")
 
     def keep_one(self, owners: Sequence[Distribution], cuda: int | None, *, restore: bool = True) -> str:
         """Settle a contest: keep the one for this CUDA major, or say how to keep either.
@@ -67,10 +69,10 @@ class Repair:
         }
         if len(commands) == 1:
             others = ", ".join(owner.name for owner in owners if owner is not fitting[0])
-            return f"{_GENERATION} without {others}, or repair this venv: {commands[fitting[0].pin]}"
+            return self._offer(f"without {others}", f"repair this venv: {commands[fitting[0].pin]}")
         choices = "; or ".join(f"to keep {pin}: {command}" for pin, command in commands.items())
         names = " and ".join(owner.name for owner in owners)
-        return f"{_GENERATION} with only one of {names}, or repair this venv, {choices}"
+        return self._offer(f"with only one of {names}", f"repair this venv, {choices}")
 
     def keep_major(self, majors: Mapping[int, Sequence[str]]) -> str:
         """Say how to keep one CUDA major, for each of them: {major: names of its distributions}."""
@@ -78,7 +80,13 @@ class Repair:
         for kept in majors:
             others = [name for major, names in majors.items() if major != kept for name in names]
             choices.append(f"to keep CUDA {kept}: {self._remove(others, [])}")
-        return f"{_GENERATION} with one CUDA major only, or repair this venv, {'; or '.join(choices)}"
+        return self._offer("with one CUDA major only", f"repair this venv, {'; or '.join(choices)}")
+
+    def _offer(self, generation: str, here: str) -> str:
+        """The safe way first; the way in place only for a venv that is somebody's to repair."""
+        if self._immutable:
+            return f"change the lock and deploy again: {_GENERATION} {generation}"
+        return f"{_GENERATION} {generation}, or {here}"
 
     def _remove(self, names: Sequence[str], kept: Sequence[Distribution]) -> str:
         """Uninstall ``names``, then force back ``kept`` and whatever else lost files."""

@@ -47,6 +47,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Sy
 Progress = Callable[[str], None]
 
 
+_TOLD_LINES = 6  # of the journal, in the message of a failure; the result has more
+
+
 class Observed(NamedTuple):
     """What a host has now."""
 
@@ -170,7 +173,7 @@ class Switch:
         if fallback is None:
             self._remove()
             return SwitchError(
-                f"{story}; no earlier release was verified here, so the unit is stopped and removed",
+                f"{story}\nNo earlier release was verified here, so the unit is stopped and removed.",
                 failed,
                 None,
             )
@@ -179,12 +182,12 @@ class Switch:
         except (Unhealthy, SystemdError, OSError, ReleaseError) as error:
             self.history.add(Event(FAILED, fallback, reason=str(error), rollback=True))
             return SwitchError(
-                f"{story}; and going back failed too, nothing serves now: {_story(fallback, error)}",
+                f"{story}\nGoing back failed too, nothing serves now: {_story(fallback, error)}",
                 failed,
                 None,
             )
         return SwitchError(
-            f"{story}; release {fallback} was put back and verified: it serves with PID {restored.main_pid}",
+            f"{story}\nRelease {fallback} was put back and verified: it serves with PID {restored.main_pid}.",
             failed,
             restored,
         )
@@ -268,8 +271,11 @@ def _report_of(error: Exception) -> HealthReport | None:
 
 def _story(release: str, error: Exception) -> str:
     report = _report_of(error)
-    fix = f" ({report.fix})" if report and report.fix else ""
-    return f"release {release} did not become healthy: {error}{fix}"
+    lines = [f"release {release} did not become healthy: {error}"]
+    if report and report.fix:
+        lines.append(f"  fix: {report.fix}")
+    lines += [f"  journal: {line}" for line in (report.journal if report else [])[-_TOLD_LINES:]]
+    return "\n".join(lines)
 
 
 def describe(plan: Plan, observed: Observed) -> dict[str, Any]:

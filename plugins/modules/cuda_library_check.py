@@ -84,6 +84,8 @@ options:
 notes:
   - Importing executes the imported code, with the rights of the service. Code that writes when it is
     imported writes here too. Byte code is not written.
+  - Each kind of problem has a section in C(docs/problems.md) of the collection, with what it means, how it looks
+    at run time, and how to fix it.
 author:
   - gpufleet.dflash contributors (@gpufleet)
 seealso:

@@ -84,6 +84,8 @@ notes:
   - Needs Python 3.9 on the host and writes nothing there. The loader's rules are those of glibc.
   - Without the C(packaging) library (and without the copy that pip carries) requirements with markers other
     than an extra or a platform, and version ranges, are not judged.
+  - Each kind of problem has a section in C(docs/problems.md) of the collection, with what it means, how it looks
+    at run time, and how to fix it.
 seealso:
   - module: gpufleet.dflash.cuda_library_check
     description: Loads the libraries for real, in the environment of the service.

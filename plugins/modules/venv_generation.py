@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: venv_generation
 short_description: Build an immutable venv from a lock
 description:
-  - Builds a virtual environment, called a generation, whose name is the hash of all that went into it: the lock, the
-    overlays and the Python interpreter. Equal inputs give one and the same generation, which is built once.
+  - Builds a virtual environment, called a generation, whose name is the hash of all that went into it (the lock, the
+    overlays and the Python interpreter). Equal inputs give one and the same generation, which is built once.
   - A generation is never changed after it is complete. A change of the lock gives another one beside it, so that going
     back is a matter of naming the older one.
   - The installer is uv, fetched from its wheel with a pinned hash. Distributions are installed without dependency

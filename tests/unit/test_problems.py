@@ -28,7 +28,7 @@ from support.examination import (
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _requirements
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Request, gather
-from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import KINDS
+from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import System
 
 

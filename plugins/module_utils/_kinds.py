@@ -1,0 +1,34 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which kinds of problems there are, and how severe each is. Private to the collection.
+
+One table for what cuda_wheel_facts reads and for what cuda_library_check meets when it loads, so that a kind means
+the same in both. ``docs/problems.md`` has a section for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+KINDS: Mapping[str, str] = {
+    "missing-library": "error",
+    "clobbered-file": "error",
+    "missing-payload": "error",
+    "altered-file": "error",
+    "unmet-requirement": "error",
+    "driver-missing": "error",
+    "undefined-symbol": "error",
+    "glibc-too-old": "error",
+    "libstdcxx-too-old": "error",
+    "access-denied": "error",
+    "import-failed": "error",
+    "load-timeout": "error",
+    "interpreter-died": "error",
+    "shared-ownership": "warning",
+    "mixed-cuda-majors": "warning",
+    "duplicate-soname": "warning",
+    "broken-link": "warning",
+    "resolved-outside-venv": "warning",
+    "environment-malformed": "warning",
+}
