@@ -15,22 +15,20 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import
     Overlay,
     Progress,
     Recipe,
-    Source,
     build,
     check_overlay_path,
     inspect_interpreter,
     newest_manifest,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockError, read_lock
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
-from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import installer_environment
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import ManifestError, read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source, installer_environment
 
 
 def make_recipe(options: Mapping[str, Any]) -> Recipe:
     """Return the recipe that a module's options describe; raises GenerationError."""
-    text = options["lock_content"]
     try:
-        lock = read_lock(text, options["lock"] or "lock_content")
+        lock = read_lock(options["lock_content"], options["lock"] or "lock_content")
     except LockError as error:
         raise GenerationError(str(error)) from error
     overlays = sorted(
@@ -42,7 +40,7 @@ def make_recipe(options: Mapping[str, Any]) -> Recipe:
     if not os.path.isabs(options["root"]):
         raise GenerationError(f"root is an absolute path: '{options['root']}'")
     interpreter = inspect_interpreter(options["python"] or sys.executable)
-    return Recipe(os.path.normpath(options["root"]), lock, text, tuple(overlays), interpreter)
+    return Recipe(os.path.normpath(options["root"]), lock, tuple(overlays), interpreter)
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:
@@ -50,7 +48,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
 
     The controller evaluates the environment markers of the lock: the library for it need not be on the host.
     """
-    manifest = read_manifest(recipe.path)
+    manifest = _manifest(recipe)
     newest = newest_manifest(recipe.root)
     return {
         "changed": manifest is None,
@@ -68,10 +66,18 @@ def run(recipe: Recipe, options: Mapping[str, Any], progress: Progress) -> dict[
     source = Source(
         installer_environment(os.path.join(recipe.root, "cache"), options["index_url"], options["ca_file"]),
         options["uv"],
+        options["index_url"],
     )
-    existed = read_manifest(recipe.path)
+    existed = _manifest(recipe)
     manifest = build(recipe, source, progress)
     return {"changed": existed is None, "manifest": manifest, **_identity(recipe)}
+
+
+def _manifest(recipe: Recipe) -> dict[str, Any] | None:
+    try:
+        return read_manifest(recipe.path)
+    except ManifestError as error:
+        raise GenerationError(str(error)) from error
 
 
 def progress_file(recipe: Recipe) -> str:

@@ -165,7 +165,8 @@ PATTERNS = (
     ),
     Pattern(
         "gpu-missing",
-        r"no CUDA-capable device is detected|CUDA unknown error|No accelerator .{0,40}available",
+        r"[Nn]o CUDA-capable device is detected|No CUDA GPUs are available|CUDA unknown error"
+        r"|No accelerator .{0,40}available",
         "no usable GPU is visible to the service",
         "check nvidia-smi as the service's user, /dev/nvidia*, DeviceAllow and CUDA_VISIBLE_DEVICES",
     ),

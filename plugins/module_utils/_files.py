@@ -40,11 +40,16 @@ def link_atomically(target: str, path: str) -> None:
     """Make path a symbolic link to target, replacing another link in one step."""
     temporary = tempfile.mktemp(prefix=".new-", dir=os.path.dirname(path))
     os.symlink(target, temporary)
-    os.replace(temporary, path)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
 
 
 def append_line(path: str, line: str) -> None:
     """Append one line; the line is on disk on return. A torn last line of an earlier crash is closed first."""
+    new = not os.path.exists(path)
     with open(path, "ab+") as stream:
         if stream.tell():
             stream.seek(-1, os.SEEK_END)
@@ -53,11 +58,13 @@ def append_line(path: str, line: str) -> None:
         stream.write(line.encode() + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
+    if new:
+        _sync_folder(os.path.dirname(path))
 
 
 @contextlib.contextmanager
-def exclusive(path: str, waiting: Callable[[], None] | None = None, limit: float = 7200.0) -> Iterator[None]:
-    """Hold the lock file at path; call waiting once when somebody else holds it.
+def exclusive(path: str, waiting: Callable[[], None] | None = None, limit: float = 7200.0) -> Iterator[int]:
+    """Hold the lock file at path and yield its descriptor; call waiting once when somebody else holds it.
 
     Raises TimeoutError after limit seconds. The kernel frees the lock when its holder dies, however it dies.
     """
@@ -78,7 +85,7 @@ def exclusive(path: str, waiting: Callable[[], None] | None = None, limit: float
             if time.monotonic() > deadline:
                 raise TimeoutError(f"another run has held {path} for {limit:.0f} s: see what it does, or end it")
             time.sleep(0.2)
-        yield
+        yield handle
     finally:
         os.close(handle)
 

@@ -22,9 +22,16 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import (
     LockEntry,
     lock_digest,
     normalise_name,
+    render_lock,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import MANIFEST, NOTES, read_manifest
-from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UvError, ensure_uv, run_uv
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
+    MANIFEST,
+    NOTES,
+    ManifestError,
+    is_generation,
+    read_manifest,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source, UvError, ensure_uv, run_uv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import library_path, read_installed
 
 SCHEMA = 1
@@ -83,7 +90,6 @@ class Recipe(NamedTuple):
 
     root: str
     lock: tuple[LockEntry, ...]
-    lock_text: str
     overlays: tuple[Overlay, ...]
     interpreter: Interpreter
 
@@ -103,13 +109,6 @@ class Recipe(NamedTuple):
     def path(self) -> str:
         """Where the generation stands on the host."""
         return os.path.join(self.root, "venvs", self.id)
-
-
-class Source(NamedTuple):
-    """Where distributions come from."""
-
-    environment: dict[str, str]
-    uv: str | None  # None: the collection's own
 
 
 def inspect_interpreter(python: str) -> Interpreter:
@@ -147,8 +146,8 @@ def check_overlay_path(path: str) -> str:
 def newest_manifest(root: str) -> dict[str, Any] | None:
     """Return the manifest of the generation that was completed last below root; None when there is none."""
     with contextlib.suppress(OSError):
-        found = [read_manifest(entry.path) for entry in os.scandir(os.path.join(root, "venvs")) if entry.is_dir()]
-        return max(filter(None, found), key=lambda manifest: manifest["created"], default=None)
+        paths = [entry.path for entry in os.scandir(os.path.join(root, "venvs")) if is_generation(entry.path)]
+        return max(filter(None, map(read_manifest, paths)), key=lambda manifest: manifest["created"], default=None)
     return None
 
 
@@ -162,25 +161,43 @@ def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
     try:
         for folder in ("", "cache", "tools", "venvs"):
             os.makedirs(os.path.join(recipe.root, folder), mode=0o755, exist_ok=True)
-        with exclusive(lock_file, lambda: progress("waiting for another build on this host")):
+        waiting = "waiting for another build on this host"
+        with exclusive(lock_file, lambda: progress(waiting)) as lock:
             manifest = read_manifest(recipe.path)
             if manifest:
                 return manifest
             if os.path.lexists(recipe.path):
+                _refuse_if_used(recipe.path)
                 progress("removing an interrupted build")
                 _remove(recipe.path)
             try:
-                return _build(recipe, source, progress)
+                return _build(recipe, source._replace(lock=lock), progress)
             except BaseException:
                 _remove(recipe.path)
                 raise
-    except UvError as error:
-        raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
-    except TimeoutError as error:
+    except ManifestError as error:
+        raise GenerationError(str(error)) from error
+    except (UvError, TimeoutError) as error:
         raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
     except OSError as error:
         place = error.filename or recipe.path
         raise GenerationError(f"the generation cannot be built: {place}: {error.strerror or error}") from error
+
+
+def _refuse_if_used(path: str) -> None:
+    """Raise GenerationError when a process runs from a folder that no manifest calls complete."""
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            command = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+            maps = Path("/proc", entry, "maps").read_bytes()
+            if any(word.startswith(os.fsencode(path) + b"/") for word in command) or os.fsencode(path) + b"/" in maps:
+                name = os.fsdecode(b" ".join(command))[:80]
+                raise GenerationError(
+                    f"a process runs from a generation whose manifest is gone: {path}: PID {entry} ({name}): "
+                    "stop it, then deploy again"
+                )
 
 
 def _remove(path: str) -> None:
@@ -192,28 +209,27 @@ def _remove(path: str) -> None:
 
 
 def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
-    environment = source.environment
-    uv = source.uv or ensure_uv(os.path.join(recipe.root, "tools"), recipe.interpreter.path, environment, progress)
+    uv = source.uv or ensure_uv(os.path.join(recipe.root, "tools"), recipe.interpreter.path, source, progress)
     started = time.time()
     progress("making the venv")
-    run_uv(uv, ["venv", "--no-project", "--python", recipe.interpreter.path, recipe.path], environment)
+    run_uv(uv, ["venv", "--no-project", "--python", recipe.interpreter.path, recipe.path], source)
     notes = Path(recipe.path, NOTES)
     notes.mkdir()
     lock_file = notes / "lock.txt"
-    lock_file.write_text(recipe.lock_text)
+    lock_file.write_text(render_lock(recipe.lock), encoding="utf-8")
     python = os.path.join(recipe.path, "bin", "python")
     with _watched(recipe, progress) as heard:
         run_uv(
             uv,
             ["pip", "install", "--python", python, "--no-deps", "--require-hashes", "--compile-bytecode"]
             + ["-r", str(lock_file)],
-            environment,
+            source,
             heard,
         )
     site = site_packages(recipe.path)
     for overlay in recipe.overlays:
         _lay(overlay, site, python)
-    installed = json.loads(run_uv(uv, ["pip", "list", "--python", python, "--format", "json"], environment))
+    installed = json.loads(run_uv(uv, ["pip", "list", "--python", python, "--format", "json"], source))
     distributions = {normalise_name(row["name"]): row["version"] for row in installed}
     _compare(recipe, distributions)
     manifest = {
@@ -258,13 +274,13 @@ def _lay(overlay: Overlay, site: str, python: str) -> None:
 
 def _compare(recipe: Recipe, distributions: dict[str, str]) -> None:
     """Hold what is installed against the lock: uv must not have added, skipped or exchanged anything."""
-    pinned = {entry.name: entry.version for entry in recipe.lock}
-    strange = sorted(name for name in distributions if name not in pinned)
+    pins = {(entry.name, entry.version) for entry in recipe.lock}
+    strange = sorted(f"{name}=={version}" for name, version in distributions.items() if (name, version) not in pins)
     absent = sorted(entry.name for entry in recipe.lock if entry.marker is None and entry.name not in distributions)
     if strange or absent:
         raise GenerationError(
             f"what was installed is not what the lock says: {recipe.path}: "
-            f"too many: {', '.join(strange) or 'none'}; missing: {', '.join(absent) or 'none'}"
+            f"not in the lock: {', '.join(strange) or 'none'}; missing: {', '.join(absent) or 'none'}"
         )
 
 

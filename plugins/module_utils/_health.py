@@ -68,7 +68,7 @@ class HealthSpec:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         try:
-            usable = parts.scheme == "http" and bool(parts.hostname) and parts.port is not None
+            usable = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
         except ValueError:
             usable = False
         for wrong, key, remedy in (
@@ -143,7 +143,7 @@ class HealthReport:
         return asdict(self)
 
 
-class Unhealthy(Exception):  # noqa: N818 - a finding about the instance, not an error of ours  # noqa: N818 - a finding about the instance, not an error of ours
+class Unhealthy(Exception):  # noqa: N818 - a finding about the instance, not an error of ours
     """The instance does not serve. C(report) holds cause, message, fix, exit status, journal and timeline."""
 
     def __init__(self, report: HealthReport) -> None:

@@ -95,7 +95,7 @@ def altered_files(facts: Facts, repair: Repair) -> Iterator[Problem]:
             f"{len(files)} file{'s' if len(files) > 1 else ''} of {owner.pin} changed after installation, "
             "such as "
             f"{_relative(files[0].path, owner)}",
-            repair.reinstall([owner]),
+            repair.reinstall([owner], altered=True),
             object=files[0].path,
             distributions=(owner.name,),
             paths=tuple(altered.path for altered in files),

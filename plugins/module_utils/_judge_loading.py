@@ -93,7 +93,7 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
         gutted = [d for d in facts.installed.distributions if d.name in names]
         if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname)):
             message = f"{want.soname} of {gutted[0].pin} cannot be loaded{want.needers}: {want.words}"
-            fix = repair.reinstall(gutted)
+            fix = repair.reinstall(gutted, altered=True)
         elif gutted:
             message = f"{want.soname} is gone, although {gutted[0].pin} counts as installed{want.needers}"
             fix = repair.reinstall(gutted)
@@ -150,7 +150,7 @@ def _copies(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
 def _make_findable(path: str, owners: Sequence[str]) -> str:
     if any(cuda_major_of(name) for name in owners):
         directory = os.path.dirname(path)
-        return f"add {directory} to LD_LIBRARY_PATH (library_path of cuda_wheel_facts lists all that it needs)"
+        return f"put {directory} first in LD_LIBRARY_PATH (library_path of cuda_wheel_facts lists all that it needs)"
     # torch/lib and its like are meant to be loaded by their own package, with its preloads.
     return f"import the package of {' or '.join(owners)} first, which loads {path}"
 

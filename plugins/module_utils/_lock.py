@@ -62,6 +62,15 @@ def lock_digest(entries: tuple[LockEntry, ...]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def render_lock(entries: tuple[LockEntry, ...]) -> str:
+    """Return a lock that says just this: what is installed is what was read, and hashed, and nothing else."""
+    lines = []
+    for entry in entries:
+        marker = f" ; {entry.marker}" if entry.marker else ""
+        lines.append(" ".join([f"{entry.pin}{marker}", *(f"--hash={digest}" for digest in entry.hashes)]) + "\n")
+    return "".join(lines)
+
+
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Join continued lines and drop comments; each line comes with the number it starts at."""
     logical: list[tuple[int, str]] = []
@@ -97,6 +106,9 @@ def _read_entry(line: str, where: str) -> LockEntry:
     pin = _PIN.match(specifier.strip())
     if not pin or "*" in specifier:
         raise LockError(f"{name.group(1)} is not pinned to one version: {where}: write '{name.group(1)}==<version>'")
+    rest = _HASH.sub("", line[len(shown) :]).strip() if "--hash" in line else ""
+    if rest:
+        raise LockError(f"a lock holds pins and hashes only: {where}: '{rest[:60]}': remove that")
     hashes = tuple(sorted({_read_hash(algorithm, digest, where) for algorithm, digest in _HASH.findall(line)}))
     if not hashes:
         raise LockError(

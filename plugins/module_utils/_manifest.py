@@ -12,21 +12,46 @@ from typing import Any
 
 NOTES = ".dflash"  # the folder of a generation that holds its lock and, written last, its manifest
 MANIFEST = "generation.json"
+_KEYS = {"id": str, "created": float, "distributions": dict, "overlays": dict, "library_directories": list}
+_ADVICE = "when nothing runs from the folder, remove it and deploy again"
+
+
+class ManifestError(Exception):
+    """A manifest that is there and cannot be used: nobody but a person may decide what becomes of its folder."""
 
 
 def read_manifest(path: str) -> dict[str, Any] | None:
-    """Return the manifest of the generation at path; None when it is not there or not complete."""
+    """Return the manifest of the generation at path; None when there is none, so that it is not complete.
+
+    Raises ManifestError when there is one that cannot be read or does not belong to this place.
+    """
+    place = Path(path, NOTES, MANIFEST)
     try:
-        manifest = json.loads(Path(path, NOTES, MANIFEST).read_text())
-    except (OSError, ValueError):
+        manifest = json.loads(place.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return manifest if isinstance(manifest, dict) and manifest.get("id") == os.path.basename(path) else None
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"the manifest cannot be read: {place}: {error}: {_ADVICE}") from error
+    if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _KEYS.items()):
+        raise ManifestError(f"not a manifest of a generation: {place}: {_ADVICE}")
+    if manifest["id"] != os.path.basename(os.path.normpath(path)):
+        raise ManifestError(f"the manifest is of another generation, {manifest['id']}: {place}: {_ADVICE}")
+    return manifest
 
 
 def declared_overlays(path: str, site_packages: str) -> dict[str, str]:
     """Return {absolute path: SHA-256} of the files that were laid over a generation's packages on purpose."""
-    overlays = (read_manifest(path) or {}).get("overlays")
-    if not isinstance(overlays, dict):
+    try:
+        overlays = (read_manifest(path) or {}).get("overlays", {})
+    except ManifestError:  # somebody else's folder that happens to be called like ours
         return {}
     root = os.path.realpath(site_packages)
-    return {os.path.join(root, name): str(digest) for name, digest in overlays.items() if isinstance(name, str)}
+    return {os.path.join(root, name): str(digest) for name, digest in overlays.items()}
+
+
+def is_generation(path: str) -> bool:
+    """Whether the venv at path is a complete generation."""
+    try:
+        return read_manifest(path) is not None
+    except ManifestError:
+        return False

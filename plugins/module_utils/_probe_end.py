@@ -31,6 +31,7 @@ _STANDARD_LIBRARY = r"/lib/python3\.\d+/(?!site-packages/|dist-packages/)"
 
 _CRASH_FIXES = {
     "SIGILL": "the code uses instructions that this CPU lacks: use a wheel built for it",
+    "SIGBUS": "a library that was cut short ends like this: compare files with cuda_wheel_facts, verify: hash",
     "SIGKILL": "look for the OOM killer in the kernel's log: journalctl -k",
     "SIGSYS": "a system-call filter ended it: look at SystemCallFilter= in the unit",
 }

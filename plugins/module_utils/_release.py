@@ -11,12 +11,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import write_atomically
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthSpec
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
 
 SCHEMA = 1
 UNIT_FOLDER = "/etc/systemd/system"
@@ -86,9 +87,16 @@ class Instance(NamedTuple):
     def installed_unit(self) -> str:
         """Return the text of the unit that systemd has; empty when there is none."""
         try:
-            return Path(self.unit_path).read_text(encoding="utf-8")
+            return Path(self.unit_path).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
+
+    def staged_unit(self, release: str) -> str | None:
+        """Return the text of a release's unit as it was staged; None when it is not there."""
+        try:
+            return Path(self.release_folder(release), self.unit).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
 
 
 class Release(NamedTuple):
@@ -99,9 +107,12 @@ class Release(NamedTuple):
     generation: str  # path
     engine: str
     health: dict[str, Any]
+    validate: list[str]  # the command that judges the unit's arguments; empty: there is none
 
 
-def make_release(unit: str, generation: str, engine: str, health: Mapping[str, Any]) -> Release:
+def make_release(
+    unit: str, generation: str, engine: str, health: Mapping[str, Any], validate: Sequence[str] = ()
+) -> Release:
     """Return the release of these inputs, named by their hash."""
     if f"Environment=DFLASH_RELEASE={RELEASE_MARK}" not in unit.splitlines():
         raise ReleaseError(
@@ -114,9 +125,18 @@ def make_release(unit: str, generation: str, engine: str, health: Mapping[str, A
         "generation": generation,
         "engine": engine,
         "health": dict(health),
+        "validate": list(validate),
     }
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
-    return Release(digest, unit.replace(RELEASE_MARK, digest), generation, engine, dict(health))
+    return Release(digest, unit.replace(RELEASE_MARK, digest), generation, engine, dict(health), list(validate))
+
+
+def health_spec(instance: Instance, release: Release) -> HealthSpec:
+    """Return how a release is verified; raises ReleaseError for rules that this version does not know."""
+    try:
+        return HealthSpec.from_mapping({**release.health, "unit": instance.unit, "release": release.id})
+    except (ValueError, TypeError) as error:
+        raise ReleaseError(f"the health rules of release {release.id} cannot be used: {error}") from error
 
 
 def release_of_unit(text: str) -> str | None:
@@ -130,30 +150,49 @@ def is_staged(instance: Instance, release: str) -> bool:
     return os.path.exists(os.path.join(instance.release_folder(release), "release.json"))
 
 
+def holds(instance: Instance, release: Release) -> bool:
+    """Whether a release's folder holds just what the release is."""
+    folder = instance.release_folder(release.id)
+    try:
+        return all(Path(folder, name).read_bytes() == content for name, content in _files(instance, release).items())
+    except OSError:
+        return False
+
+
 def stage(instance: Instance, release: Release) -> None:
-    """Put a release's folder in its place, whole or not at all; what is there already is left as it is."""
-    if is_staged(instance, release.id):
+    """Put a release's folder in its place, whole or not at all; what is there and whole is left as it is."""
+    if holds(instance, release):
         return
-    parent = os.path.dirname(instance.release_folder(release.id))
+    place = instance.release_folder(release.id)
+    parent = os.path.dirname(place)
     os.makedirs(parent, mode=0o755, exist_ok=True)
     partial = tempfile.mkdtemp(prefix=".new-", dir=parent)
+    aside = f"{partial}-damaged"
     try:
-        description = {
-            "schema": SCHEMA,
-            "id": release.id,
-            "instance": instance.name,
-            "generation": release.generation,
-            "engine": release.engine,
-            "health": release.health,
-        }
-        write_atomically(os.path.join(partial, instance.unit), release.unit.encode())
-        text = json.dumps(description, indent=2, sort_keys=True) + "\n"
-        write_atomically(os.path.join(partial, "release.json"), text.encode())
+        for name, content in _files(instance, release).items():
+            write_atomically(os.path.join(partial, name), content)
         os.chmod(partial, 0o755)
-        os.rename(partial, instance.release_folder(release.id))
-    except BaseException:
+        if os.path.lexists(place):  # somebody has taken files away, or changed them
+            os.rename(place, aside)
+        os.rename(partial, place)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _files(instance: Instance, release: Release) -> dict[str, bytes]:
+    """Return the files of a release's folder, by name."""
+    description = {
+        "schema": SCHEMA,
+        "id": release.id,
+        "instance": instance.name,
+        "generation": release.generation,
+        "engine": release.engine,
+        "health": release.health,
+        "validate": release.validate,
+    }
+    text = json.dumps(description, indent=2, sort_keys=True) + "\n"
+    return {instance.unit: release.unit.encode(), "release.json": text.encode()}
 
 
 def read_release(instance: Instance, release: str) -> Release:
@@ -162,19 +201,25 @@ def read_release(instance: Instance, release: str) -> Release:
         raise ReleaseError(f"not the name of a release: '{release}': it has 16 hexadecimal digits")
     folder = instance.release_folder(release)
     try:
-        description = json.loads(Path(folder, "release.json").read_text())
-        unit = Path(folder, instance.unit).read_text()
+        description = json.loads(Path(folder, "release.json").read_text(encoding="utf-8"))
+        unit = Path(folder, instance.unit).read_text(encoding="utf-8")
         found = Release(
-            description["id"], unit, description["generation"], description["engine"], description["health"]
+            str(description["id"]),
+            unit,
+            str(description["generation"]),
+            str(description["engine"]),
+            dict(description["health"]),
+            [str(word) for word in description.get("validate", [])],
         )
     except FileNotFoundError as error:
         known = ", ".join(sorted(staged_releases(instance))) or "none"
         raise ReleaseError(f"no such release: {folder}: staged for {instance.name}: {known}") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReleaseError(f"a damaged release: {folder}: {error}: remove the folder and deploy again") from error
     if found.id != release or release_of_unit(unit) != release:
         raise ReleaseError(f"a damaged release: {folder}: it says that it is another one: remove it and deploy again")
-    if read_manifest(found.generation) is None:
+    health_spec(instance, found)
+    if not is_generation(found.generation):
         raise ReleaseError(f"the generation of release {release} is gone: {found.generation}: deploy again to build it")
     return found
 

@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthSpec
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import History
 from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     ReleaseError,
+    health_spec,
+    holds,
     is_staged,
     make_release,
     release_of_unit,
@@ -29,17 +30,15 @@ Result = dict[str, Any]
 def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
     """Put a release in its place. The diff is against the unit that systemd has."""
     instance = Instance.named(options["root"], options["name"])
-    try:
-        HealthSpec.from_mapping({**options["health"], "unit": instance.unit})
-    except ValueError as error:
-        raise ReleaseError(f"the health rules cannot be used: {instance.name}: {error}") from error
-    release = make_release(options["unit"], options["generation"], options["engine"], options["health"])
-    present = is_staged(instance, release.id)
+    release = make_release(
+        options["unit"], options["generation"], options["engine"], options["health"], options["validate"]
+    )
+    health_spec(instance, release)
+    present = holds(instance, release)
     history = History(instance.history_path)
     # In check mode the generation or the user may be among what a run would make first.
-    judged = not check_mode or (os.path.isdir(release.generation) and user_exists(release))
-    if options["validate"] and not present and judged:
-        validate_arguments(options["validate"], release, instance.unit)
+    if not present and (not check_mode or (os.path.isdir(release.generation) and user_exists(release.unit))):
+        validate_arguments(release.validate, release.unit, instance.unit)
     if not present and not check_mode:
         stage(instance, release)
     installed = instance.installed_unit()
@@ -77,7 +76,10 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
 
 def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) -> Result:
     switch = Switch(instance, _silent)
-    plan, report = switch.plan(release)
+    try:
+        plan, report = switch.plan(release)
+    except SwitchError as error:
+        return _failure(error)
     result: Result = {
         "changed": plan.changed,
         "release": release,
@@ -90,21 +92,28 @@ def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) 
         result["health"] = report.to_mapping()
     if plan.changed:
         result["diff"] = describe(plan, switch.observe())
-    if check_mode or not plan.changed:
+    if not plan.changed:
+        return result
+    if check_mode:
+        if is_staged(instance, release):
+            switch.validate(release)
         return result
     try:
         with progress_to(instance.progress_path) as progress:
             report = Switch(instance, progress).activate(release, rollback)
     except SwitchError as error:
-        return {
-            "failed": True,
-            "msg": str(error),
-            "changed": True,
-            "diff": result["diff"],
-            "failed_health": error.failed.to_mapping() if error.failed else None,
-            "restored_health": error.restored.to_mapping() if error.restored else None,
-        }
+        return {**_failure(error), "changed": True, "diff": result["diff"]}
     return {**result, "health": report.to_mapping()}
+
+
+def _failure(error: SwitchError) -> Result:
+    return {
+        "failed": True,
+        "msg": str(error),
+        "changed": False,
+        "failed_health": error.failed.to_mapping() if error.failed else None,
+        "restored_health": error.restored.to_mapping() if error.restored else None,
+    }
 
 
 def _silent(_line: str) -> None:

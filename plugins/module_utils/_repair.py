@@ -10,11 +10,12 @@ first, and forces the rest.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
@@ -30,17 +31,27 @@ class Repair:
         self._installed = installed
         self._python = shlex.quote(f"{venv.path}/bin/python")
         self._has_pip = "pip" in installed.versions
-        self._immutable = read_manifest(venv.path) is not None
+        self._venv = venv.path
+        self._immutable = is_generation(venv.path)
 
-    def reinstall(self, distributions: Sequence[Distribution]) -> str:
-        """Bring back these distributions' files; settle first who owns them, where others claim them too."""
+    def reinstall(self, distributions: Sequence[Distribution], *, altered: bool = False) -> str:
+        """Bring back these distributions' files; settle first who owns them, where others claim them too.
+
+        ``altered``: a file was changed in place, and with it, through its hard link, the copy in uv's cache.
+        """
         contestants = self._contestants(distributions)
         if contestants:
             return self.keep_one([*distributions, *contestants], None)
-        return self._offer("from the same lock", f"repair this venv: {self._force(distributions)}")
+        if self._immutable:
+            return self._rebuild(distributions)
+        names = " ".join(shlex.quote(distribution.name) for distribution in distributions)
+        clean = f"uv cache clean {names} && " if altered and not self._has_pip else ""
+        return self._offer("from the same lock", f"repair this venv: {clean}{self._force(distributions)}")
 
     def replace(self, distribution: Distribution) -> str:
         """Bring back a distribution whose book-keeping is damaged: no installer can uninstall it."""
+        if self._immutable:
+            return self._rebuild([distribution])
         command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
         return self._offer("from the same lock", f"repair this venv: {command}")
 
@@ -81,6 +92,16 @@ class Repair:
             others = [name for major, names in majors.items() if major != kept for name in names]
             choices.append(f"to keep CUDA {kept}: {self._remove(others, [])}")
         return self._offer("with one CUDA major only", f"repair this venv, {'; or '.join(choices)}")
+
+    def _rebuild(self, distributions: Sequence[Distribution]) -> str:
+        """Make a generation anew that was damaged after it was complete: its name says that it is still whole."""
+        root = os.path.dirname(os.path.dirname(self._venv))
+        names = " ".join(shlex.quote(distribution.name) for distribution in distributions)
+        clean = f"uv cache clean --cache-dir {shlex.quote(os.path.join(root, 'cache', 'uv'))} {names}"
+        return (
+            "somebody has changed a complete generation: when nothing runs from it any more, "
+            f"rm -r {shlex.quote(self._venv)} && {clean}, and deploy again (uv is in {root}/tools)"
+        )
 
     def _offer(self, generation: str, here: str) -> str:
         """The safe way first; the way in place only for a venv that is somebody's to repair."""

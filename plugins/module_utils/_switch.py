@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -22,7 +23,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
     HealthReport,
-    HealthSpec,
     Unhealthy,
     release_of,
     wait_until_healthy,
@@ -38,16 +38,18 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
     ReleaseError,
+    health_spec,
     is_staged,
     read_release,
     release_of_unit,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError
+from ansible_collections.gpufleet.dflash.plugins.module_utils._validate import validate_arguments
 
 Progress = Callable[[str], None]
 
-
 _TOLD_LINES = 6  # of the journal, in the message of a failure; the result has more
+_NOT_HELPED_BY_A_RESTART = ("drafts-rejected", "no-drafts")  # causes of the health check
 
 
 class Observed(NamedTuple):
@@ -56,7 +58,8 @@ class Observed(NamedTuple):
     installed: str | None  # the release that the unit file belongs to
     running: str | None  # the release that the main process was started from
     enabled: bool
-    serving: bool | None  # None: not asked
+    pristine: bool = True  # the unit is the staged text, and systemd has read it
+    serving: bool | None = None  # None: not asked
 
 
 class Plan(NamedTuple):
@@ -74,7 +77,7 @@ class Plan(NamedTuple):
 class SwitchError(Exception):
     """The wanted release does not serve; the text tells both stories: what failed, and what runs now."""
 
-    def __init__(self, message: str, failed: HealthReport | None, restored: HealthReport | None) -> None:
+    def __init__(self, message: str, failed: HealthReport | None, restored: HealthReport | None = None) -> None:
         super().__init__(message)
         self.failed = failed
         self.restored = restored
@@ -85,6 +88,8 @@ def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
     reasons = []
     if observed.installed != release:
         reasons.append(f"the unit is of {observed.installed or 'no release'}")
+    elif not observed.pristine:
+        reasons.append("the unit was changed by hand")
     if observed.running != release:
         reasons.append(f"the running process is of {observed.running}" if observed.running else "it does not run")
     if not observed.enabled:
@@ -99,11 +104,18 @@ def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
 def choose_previous(history: History, installed: str | None, usable: Callable[[str], bool]) -> str | None:
     """Return the release to go back to; None when there is none.
 
-    An instance that has been taken back stays where it is: going back twice is going back once.
+    An instance that has been taken back stays where it is: going back twice is going back once. A way back that was
+    cut off is gone on with. One that failed and was undone is not a place to stay.
     """
-    last = history.last_verified()
-    if last and last.rollback and last.release == installed:
-        return installed
+    events = history.events
+    if events and events[-1].event == ACTIVATING and events[-1].rollback and usable(events[-1].release):
+        return events[-1].release
+    verified = [index for index, event in enumerate(events) if event.event == VERIFIED]
+    if verified:
+        last = events[verified[-1]]
+        undone = any(e.event == FAILED and e.rollback for e in events[max(0, verified[-1] - 2) : verified[-1]])
+        if last.rollback and last.release == installed and not undone:
+            return installed
     candidates = (release for release in history.verified_releases() if release != installed)
     return next((release for release in candidates if usable(release)), None)
 
@@ -120,15 +132,22 @@ class Switch:
     def observe(self) -> Observed:
         """Return what the host has now, without asking the service."""
         state = self.systemd.show(self.instance.unit)
+        text = self.instance.installed_unit()
+        installed = release_of_unit(text)
+        staged = self.instance.staged_unit(installed) if installed else None
         return Observed(
-            installed=release_of_unit(self.instance.installed_unit()),
+            installed=installed,
             running=release_of(state.main_pid) if state.main_pid else None,
             enabled=state.unit_file_state == "enabled",
-            serving=None,
+            pristine=staged in (None, text) and not state.need_daemon_reload,
         )
 
     def plan(self, release: str) -> tuple[Plan, HealthReport | None]:
-        """Return what switching to a release would do; where nothing is to do, also proof that it serves."""
+        """Return what switching to a release would do; where nothing is to do, also proof that it serves.
+
+        Raises SwitchError where the release runs as it should and drafts too little: starting the same again would
+        disturb its users and help nobody.
+        """
         observed = self.observe()
         verified = self.history.is_verified(release)
         plan = plan_switch(release, verified, observed)
@@ -137,6 +156,10 @@ class Switch:
         try:
             report = self._verify(read_release(self.instance, release), started=False)
         except Unhealthy as error:
+            if error.report.cause in _NOT_HELPED_BY_A_RESTART:
+                raise SwitchError(
+                    f"{error}\nIt was left running: a restart does not change that.", error.report
+                ) from error
             return plan_switch(release, verified, observed._replace(serving=False)), error.report
         return plan, report
 
@@ -151,46 +174,68 @@ class Switch:
             )
         return release
 
+    def validate(self, release: str) -> None:
+        """Let the engine judge the arguments of a release that does not run; raises ReleaseError with its words."""
+        if self.observe().running != release:
+            wanted = read_release(self.instance, release)
+            validate_arguments(wanted.validate, wanted.unit, self.instance.unit)
+
     def activate(self, release: str, rollback: bool = False) -> HealthReport:
         """Make an instance run a release and return the proof that it serves.
 
-        Raises SwitchError after going back to the release verified last, or ReleaseError before anything is touched.
+        Raises SwitchError after going back to the release verified last; ReleaseError, SystemdError or OSError before
+        anything is touched.
         """
         with exclusive(self.instance.lock_path, lambda: self.progress("waiting for another change of this instance")):
+            # Another run may have done it while this one waited.
             self.history = History(self.instance.history_path)
+            plan, report = self.plan(release)
+            if report and not plan.changed:
+                return report
             wanted = read_release(self.instance, release)
-            fallback = next((r for r in self.history.verified_releases() if r != release and self._usable(r)), None)
+            self.validate(release)
+            self.systemd.timeout = max(self.systemd.timeout, 60 + max(map(stop_timeout, self._units(wanted))))
+            event = Event(ACTIVATING, release, generation=wanted.generation, rollback=rollback)
+            self.history.add(event)
             try:
                 return self._settle(wanted, rollback) or self._start_and_verify(wanted, rollback)
-            except (Unhealthy, SystemdError, OSError) as error:
-                self.history.add(
-                    Event(FAILED, release, generation=wanted.generation, rollback=rollback, reason=str(error))
-                )
-                raise self._go_back(fallback, _story(release, error), _report_of(error)) from error
+            except Exception as error:  # whatever it is: the service has been touched, so the way back comes first
+                self._note(event._replace(event=FAILED, reason=_words(error)))
+                raise self._go_back(release, _story(release, error), _report_of(error)) from error
 
-    def _go_back(self, fallback: str | None, story: str, failed: HealthReport | None) -> SwitchError:
+    def _units(self, wanted: Release) -> list[str]:
+        return [wanted.unit, self.instance.installed_unit()]
+
+    def _go_back(self, release: str, story: str, failed: HealthReport | None) -> SwitchError:
         """Put back the release that was verified last; return what to tell."""
+        verified = self.history.verified_releases()
+        fallback = next((name for name in verified if name != release and self._usable(name)), None)
         if fallback is None:
-            self._remove()
-            return SwitchError(
-                f"{story}\nNo earlier release was verified here, so the unit is stopped and removed.",
-                failed,
-                None,
-            )
+            if any(event.event == VERIFIED for event in self.history.events):
+                return SwitchError(f"{story}\nNo other verified release is whole, so it is left as it is.", failed)
+            return SwitchError(f"{story}\nNo release was ever verified here, so {self._remove()}.", failed)
+        event = Event(ACTIVATING, fallback, rollback=True)
         try:
-            restored = self._start_and_verify(read_release(self.instance, fallback), rollback=True)
-        except (Unhealthy, SystemdError, OSError, ReleaseError) as error:
-            self.history.add(Event(FAILED, fallback, reason=str(error), rollback=True))
+            previous = read_release(self.instance, fallback)
+            self._note(event._replace(generation=previous.generation))
+            restored = self._start_and_verify(previous, rollback=True, only_if_needed=True)
+        except Exception as error:
+            self._note(event._replace(event=FAILED, reason=_words(error)))
             return SwitchError(
-                f"{story}\nGoing back failed too, nothing serves now: {_story(fallback, error)}",
-                failed,
-                None,
+                f"{story}\nGoing back failed too: {_story(fallback, error)}\n{self._what_runs()}", failed
             )
         return SwitchError(
             f"{story}\nRelease {fallback} was put back and verified: it serves with PID {restored.main_pid}.",
             failed,
             restored,
         )
+
+    def _what_runs(self) -> str:
+        try:
+            running = self.observe().running
+        except (SystemdError, OSError) as error:
+            return f"What runs now cannot be told: {_words(error)}"
+        return f"The process that runs now is of release {running}." if running else "Nothing serves now."
 
     def _settle(self, release: Release, rollback: bool) -> HealthReport | None:
         """Verify a release that runs already, as after an interrupted run, without disturbing it.
@@ -199,7 +244,8 @@ class Switch:
         """
         observed = self.observe()
         verified = self.history.is_verified(release.id)
-        if (observed.installed, observed.running) != (release.id, release.id) or (verified and observed.enabled):
+        in_place = (observed.installed, observed.running, observed.pristine) == (release.id, release.id, True)
+        if not in_place or (verified and observed.enabled):
             return None
         self.systemd.enable(self.instance.unit)
         try:
@@ -207,45 +253,63 @@ class Switch:
         except Unhealthy:
             return None
 
-    def _start_and_verify(self, release: Release, rollback: bool) -> HealthReport:
+    def _start_and_verify(self, release: Release, rollback: bool, only_if_needed: bool = False) -> HealthReport:
         instance, systemd = self.instance, self.systemd
         self.progress(f"{'going back to' if rollback else 'starting'} release {release.id}")
-        self.history.add(Event(ACTIVATING, release.id, generation=release.generation, rollback=rollback))
         write_atomically(instance.unit_path, release.unit.encode())
         systemd.daemon_reload()
         systemd.enable(instance.unit)
-        systemd.reset_failed(instance.unit)
-        # A unit that does not even start is told by the health check, with the cause and the journal.
-        with contextlib.suppress(SystemdError):
-            systemd.restart(instance.unit)
+        if not (only_if_needed and self.observe().running == release.id):
+            systemd.reset_failed(instance.unit)
+            # A unit that does not even start is told by the health check, with the cause and the journal.
+            with contextlib.suppress(SystemdError):
+                systemd.restart(instance.unit)
         return self._record(release, rollback, self._verify(release))
 
     def _record(self, release: Release, rollback: bool, report: HealthReport) -> HealthReport:
+        """Note a verification. What serves is not taken back because of a note that cannot be written."""
         accepted = (report.generation or {}).get("accept_length")
-        self.history.add(
+        self._note(
             Event(VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted)
         )
-        folder = self.instance.release_folder(release.id)
-        link_atomically(folder, os.path.join(self.instance.folder, "current"))
+        with contextlib.suppress(OSError):  # a link for people
+            link_atomically(self.instance.release_folder(release.id), os.path.join(self.instance.folder, "current"))
         return report
 
+    def _note(self, event: Event) -> None:
+        """Add to the history where it can be; once the service is touched, a full disk must not decide its fate."""
+        try:
+            self.history.add(event)
+        except OSError as error:
+            self.history.events.append(event)
+            self.progress(f"history.jsonl cannot be written: {error.strerror}")
+
     def _verify(self, release: Release, started: bool = True) -> HealthReport:
-        spec = HealthSpec.from_mapping({**release.health, "unit": self.instance.unit, "release": release.id})
+        spec = health_spec(self.instance, release)
         if not started and process_age(self.systemd.show(self.instance.unit).main_pid) > spec.stable:
             # It has shown for longer than that already that it stays up.
             spec = dataclasses.replace(spec, stable=0.0)
         return wait_until_healthy(spec, systemd=self.systemd, progress=self.progress)
 
-    def _remove(self) -> None:
-        """Take away a unit that never served."""
+    def _remove(self) -> str:
+        """Take away a unit that never served; return what was done, in words."""
+        unit, left = self.instance.unit, []
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("stop", lambda: self.systemd.stop(unit)),
+            ("disable", lambda: self.systemd.disable(unit)),
+            ("remove", lambda: os.unlink(self.instance.unit_path)),
+            ("forget", self.systemd.daemon_reload),
+        ]
+        for what, action in steps:
+            try:
+                action()
+            except FileNotFoundError:
+                continue
+            except (SystemdError, OSError) as error:
+                left.append(f"{what}: {_words(error)}")
         with contextlib.suppress(SystemdError):
-            self.systemd.stop(self.instance.unit)
-            self.systemd.disable(self.instance.unit)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.instance.unit_path)
-        with contextlib.suppress(SystemdError):
-            self.systemd.daemon_reload()
-            self.systemd.reset_failed(self.instance.unit)
+            self.systemd.reset_failed(unit)
+        return "the unit was stopped and removed" + (f", as far as that went ({'; '.join(left)})" if left else "")
 
     def _usable(self, release: str) -> bool:
         try:
@@ -253,6 +317,12 @@ class Switch:
         except ReleaseError:
             return False
         return True
+
+
+def stop_timeout(unit: str) -> float:
+    """Return the seconds that a unit of ours may take to stop."""
+    found = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    return float(found.group(1)) if found else 90.0
 
 
 def process_age(pid: int) -> float:
@@ -269,9 +339,18 @@ def _report_of(error: Exception) -> HealthReport | None:
     return error.report if isinstance(error, Unhealthy) else None
 
 
+def _words(error: Exception) -> str:
+    """An error in words: those of this collection's own are sentences, others need their name."""
+    if isinstance(error, (Unhealthy, SystemdError, ReleaseError)):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}"
+    return f"{type(error).__name__}: {error}"
+
+
 def _story(release: str, error: Exception) -> str:
     report = _report_of(error)
-    lines = [f"release {release} did not become healthy: {error}"]
+    lines = [f"release {release} did not become healthy: {_words(error)}"]
     if report and report.fix:
         lines.append(f"  fix: {report.fix}")
     lines += [f"  journal: {line}" for line in (report.journal if report else [])[-_TOLD_LINES:]]

@@ -10,9 +10,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
+from urllib.parse import urlsplit
 
 UV_VERSION = "0.13.9"
 # The wheels of this version for Linux: x86-64, aarch64 (glibc 2.28 and newer), aarch64 (older glibc, musl).
@@ -22,7 +22,7 @@ UV_HASHES = (
     "sha256:5435c5ce14a56431208ca0996416d310f1598e8c2c8ba707688985a16bb82dbe",
 )
 
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
 _PASSED_ON = (
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -35,6 +35,25 @@ _PASSED_ON = (
 )
 
 Progress = Callable[[str], None]
+
+
+class Source(NamedTuple):
+    """Where distributions come from, and how the installers are run."""
+
+    environment: dict[str, str]
+    uv: str | None  # None: the collection's own
+    index_url: str | None = None  # may carry credentials
+    lock: int | None = None  # descriptor of the lock file: an installer that outlives its builder holds the lock on
+
+    def shown(self, text: str) -> str:
+        """Return text as it may be shown: without credentials, and without the address of an index of one's own."""
+        text = without_credentials(text)
+        if self.index_url:
+            address = urlsplit(self.index_url)
+            place = re.escape((address.hostname or "") + (f":{address.port}" if address.port else ""))
+            prefix = re.escape(address.path.rstrip("/"))
+            text = re.sub(rf"[a-z+]+://(\*\*\*@)?{place}{prefix}", "<index_url>", text, flags=re.IGNORECASE)
+        return text
 
 
 class UvError(Exception):
@@ -67,7 +86,7 @@ def installer_environment(cache: str, index_url: str | None, ca_file: str | None
     return environment
 
 
-def ensure_uv(tools: str, python: str, environment: Mapping[str, str], progress: Progress) -> str:
+def ensure_uv(tools: str, python: str, source: Source, progress: Progress) -> str:
     """Return the path of a uv of the pinned version below the folder tools; fetch its wheel when it is not there.
 
     The wheel is installed by pip with a pinned hash, into a venv of its own. Raises UvError.
@@ -76,7 +95,7 @@ def ensure_uv(tools: str, python: str, environment: Mapping[str, str], progress:
     uv = os.path.join(home, "bin", "uv")
     if os.path.exists(uv):
         return uv
-    if _run([python, "-I", "-c", "import ensurepip"], environment).returncode:
+    if _run([python, "-I", "-c", "import ensurepip"], source).returncode:
         raise UvError(
             f"no tools venv can be made: {python} has no ensurepip: install the package that holds it "
             "(python3-venv on Debian and Ubuntu), or name a uv of the host with the option uv"
@@ -84,9 +103,9 @@ def ensure_uv(tools: str, python: str, environment: Mapping[str, str], progress:
     progress(f"fetching uv {UV_VERSION}")
     partial = tempfile.mkdtemp(prefix=".uv-", dir=tools)
     try:
-        made = _run([python, "-I", "-m", "venv", partial], environment)
+        made = _run([python, "-I", "-m", "venv", partial], source)
         if made.returncode:
-            raise UvError(f"no tools venv can be made: {partial}: {_tail(made)}")
+            raise UvError(f"no tools venv can be made: {partial}: {_tail(made, source)}")
         pin = Path(partial, "uv.txt")
         pin.write_text(f"uv=={UV_VERSION} " + " ".join(f"--hash={digest}" for digest in UV_HASHES) + "\n")
         arguments = [
@@ -98,18 +117,19 @@ def ensure_uv(tools: str, python: str, environment: Mapping[str, str], progress:
             "-r",
             str(pin),
         ]
-        fetched = _run([os.path.join(partial, "bin", "python"), "-I", "-m", "pip", *arguments], environment)
+        fetched = _run([os.path.join(partial, "bin", "python"), "-I", "-m", "pip", *arguments], source)
         if fetched.returncode:
-            raise UvError(f"the uv wheel cannot be installed: {tools}: {_tail(fetched)}")
+            raise UvError(f"the uv wheel cannot be installed: {tools}: {_tail(fetched, source)}")
         # uv is one static binary: unlike the scripts of a venv, it does not mind that its folder is renamed.
         os.chmod(partial, 0o755)
+        os.sync()  # a power cut must not leave an empty file under a name that is trusted
         os.rename(partial, home)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return uv
 
 
-def run_uv(uv: str, arguments: list[str], environment: Mapping[str, str], heard: Progress | None = None) -> str:
+def run_uv(uv: str, arguments: list[str], source: Source, heard: Progress | None = None) -> str:
     """Run uv and return its standard output; pass each line of its standard error to heard as it comes.
 
     Raises UvError with uv's last words. Configuration files of the host are not read: the lock is the whole input.
@@ -120,7 +140,8 @@ def run_uv(uv: str, arguments: list[str], environment: Mapping[str, str], heard:
         tempfile.TemporaryFile("w+", errors="replace") as answer,
         subprocess.Popen(
             [uv, "--no-config", *arguments],
-            env=dict(environment),
+            env=source.environment,
+            pass_fds=_kept(source),
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=subprocess.PIPE,
@@ -130,7 +151,7 @@ def run_uv(uv: str, arguments: list[str], environment: Mapping[str, str], heard:
     ):
         assert process.stderr is not None
         for line in process.stderr:
-            words.append(without_credentials(line.rstrip()))
+            words.append(source.shown(line.rstrip()))
             if heard and words[-1]:
                 heard(words[-1])
         process.wait()
@@ -146,10 +167,11 @@ def without_credentials(text: str) -> str:
     return _URL_CREDENTIALS.sub("***@", text)
 
 
-def _run(arguments: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(arguments: list[str], source: Source) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         arguments,
-        env=dict(environment),
+        env=source.environment,
+        pass_fds=_kept(source),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -158,6 +180,10 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> subprocess.Com
     )
 
 
-def _tail(process: subprocess.CompletedProcess[str]) -> str:
+def _kept(source: Source) -> tuple[int, ...]:
+    return () if source.lock is None else (source.lock,)
+
+
+def _tail(process: subprocess.CompletedProcess[str], source: Source) -> str:
     lines = [line.strip() for line in (process.stdout + process.stderr).splitlines() if line.strip()]
-    return without_credentials(" / ".join(lines[-4:])) or f"exit status {process.returncode}"
+    return source.shown(" / ".join(lines[-4:])) or f"exit status {process.returncode}"

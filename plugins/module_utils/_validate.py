@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._causes import redact
-from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Release, ReleaseError
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import (
     UnitEnvironment,
     UnitError,
@@ -26,11 +26,13 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import (
 _LIMIT = 300  # seconds; importing a large engine alone takes a minute on a busy host
 
 
-def validate_arguments(command: list[str], release: Release, unit: str) -> None:
-    """Run a command as the unit's user in the unit's environment; raises ReleaseError when it objects."""
+def validate_arguments(command: list[str], text: str, unit: str) -> None:
+    """Run a command as the user and in the environment of a unit's text; raises ReleaseError when it objects."""
+    if not command:
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, unit)
-        Path(path).write_text(release.unit, encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8")
         try:
             service = parse_unit_file(path)
         except UnitError as error:
@@ -49,7 +51,9 @@ def validate_arguments(command: list[str], release: Release, unit: str) -> None:
             **_identity(service),
         )
     except subprocess.TimeoutExpired as error:
-        raise ReleaseError(f"the engine did not judge its arguments within {_LIMIT} s: {' '.join(command)}") from error
+        raise ReleaseError(
+            f"the engine did not judge its arguments within {_LIMIT} s: {unit}: look at the host's load"
+        ) from error
     except OSError as error:
         raise ReleaseError(
             f"the engine cannot be run as user {service.user}: {error.filename or command[0]}: {error.strerror}"
@@ -60,9 +64,9 @@ def validate_arguments(command: list[str], release: Release, unit: str) -> None:
         raise ReleaseError(f"the engine refuses its arguments, and nothing was touched: {unit}: {words}")
 
 
-def user_exists(release: Release) -> bool:
-    """Whether the user that a release's unit names exists on this host yet."""
-    for line in release.unit.splitlines():
+def user_exists(text: str) -> bool:
+    """Whether the user that a unit's text names exists on this host yet."""
+    for line in text.splitlines():
         if line.startswith("User="):
             try:
                 pwd.getpwnam(line.partition("=")[2])

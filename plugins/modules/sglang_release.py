@@ -164,6 +164,7 @@ def main() -> None:
             "health": {"type": "dict"},
             "validate": {"type": "list", "elements": "str", "default": []},
         },
+        no_log=True,  # the text of the unit is no business of the host's journal
         required_if=[
             ("state", "staged", ("unit", "generation", "health")),
             ("state", "active", ("release",)),
@@ -175,7 +176,11 @@ def main() -> None:
     except (ReleaseError, SystemdError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.strerror}: {error.filename}: see the host's disk and permissions")
+        # A lock that another run holds for hours is a TimeoutError without a number: its text is the whole story.
+        msg = (
+            f"{error.strerror}: {error.filename}: see the host's disk and permissions" if error.strerror else str(error)
+        )
+        module.fail_json(msg=msg)
     if result.get("failed"):
         module.fail_json(**result)
     module.exit_json(**result)

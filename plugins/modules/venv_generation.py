@@ -184,6 +184,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=ARGUMENT_SPEC,
         supports_check_mode=True,
+        no_log=True,  # locks and patched sources are no business of the host's journal
         # The action plugin has read lock on the controller: here it only names the text in messages.
         required_one_of=[("lock", "lock_content")],
     )

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -22,11 +21,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Requ
 from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
     GenerationError,
     Recipe,
-    Source,
     build,
     inspect_interpreter,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source
 
 UV = str(Path(sys.executable).with_name("uv"))
 
@@ -239,10 +239,14 @@ def test_the_name_changes_with_each_input_and_with_nothing_else(site: Site, tmp_
 
 
 def test_credentials_of_an_index_are_in_no_error(site: Site) -> None:
+    said: list[str] = []
+    options = site.options(index_url="http://robot:s3@cret@127.0.0.1:9/tok3n/simple")
     with pytest.raises(GenerationError) as caught:
-        site.build(index_url="http://robot:s3cret@127.0.0.1:9/simple")
-    assert "s3cret" not in str(caught.value)
-    assert "robot" not in str(caught.value)
+        _build.run(_build.make_recipe(options), options, said.append)
+    told = str(caught.value) + "".join(said)
+    assert "<index_url>" in told
+    for secret in ("s3", "cret", "robot", "tok3n"):
+        assert secret not in told
 
 
 @pytest.mark.parametrize(
@@ -257,12 +261,43 @@ def test_an_interpreter_that_is_none_is_named(python: str, words: str) -> None:
         inspect_interpreter(python)
 
 
-def test_a_manifest_that_was_cut_short_does_not_count(site: Site) -> None:
+@pytest.mark.parametrize("content", ["", '{"id": ', "[]", '{"id": "another"}', None], ids=str)
+def test_a_manifest_that_cannot_be_used_is_named_and_its_folder_left_alone(site: Site, content: str | None) -> None:
     manifest = Path(site.build()["path"], ".dflash", "generation.json")
-    manifest.write_text(manifest.read_text()[:40])
-    assert read_manifest(site.recipe().path) is None
+    if content is None:
+        manifest.unlink()
+        manifest.mkdir()
+    else:
+        manifest.write_text(content)
+    with pytest.raises(GenerationError, match="remove it and deploy again"):
+        site.build()
+    assert Path(site.recipe().path, "bin", "python").exists()
+
+
+def test_an_odd_manifest_of_another_folder_is_passed_over(site: Site) -> None:
+    odd = site.root / "venvs" / "odd" / ".dflash"
+    odd.mkdir(parents=True)
+    (odd / "generation.json").write_text('{"id": "odd"}')
+    assert _build.plan(site.recipe())["before"] is None
     assert site.build()["changed"]
-    assert json.loads(manifest.read_text())["id"] == site.recipe().id
+
+
+def test_a_folder_that_a_process_runs_from_is_not_removed(site: Site) -> None:
+    path = Path(site.build()["path"])
+    (path / ".dflash" / "generation.json").unlink()
+    with subprocess.Popen([path / "bin" / "python", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with pytest.raises(GenerationError, match=f"a process runs from .*PID {process.pid} "):
+            site.build()
+        process.kill()
+    assert (path / "bin" / "python").exists()
+    assert site.build()["changed"]
+
+
+def test_what_is_installed_is_the_lock_as_it_was_read(site: Site) -> None:
+    built = site.build(lock_content=f"# https://user:secret@index.invalid\n{site.lock}")
+    kept = Path(built["path"], ".dflash", "lock.txt").read_text()
+    assert "secret" not in kept
+    assert read_lock(kept) == site.recipe().lock
 
 
 def test_a_root_where_nothing_can_be_written_is_one_clear_error(site: Site, tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def test_a_pin_is_read(text: str, entry: LockEntry) -> None:
         pytest.param("--index-url https://u:secret@h/\n", "pins only, not '--index-url': serving.txt:1", id="index"),
         pytest.param("-r other.txt", "not '-r'", id="another file"),
         pytest.param(f"x==1 --hash=sha256:{A}\nX==2 --hash=sha256:{A}", "x is pinned twice: serving.txt:2", id="twice"),
+        pytest.param(
+            f"x==1 --hash=sha256:{A} --config-settings=a=b", "pins and hashes only: serving.txt:1", id="another option"
+        ),
+        pytest.param(f"x==1 --hash=sha256:{A} --hash=sha256:zz", "pins and hashes only", id="a bad second hash"),
         pytest.param(f"== 3 --hash=sha256:{A}", "not a requirement: serving.txt:1", id="no name"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_library_beside_the_search_path_needs_no_install(new_venv: Callable[..
 
     (problem,) = facts["problems"]
     assert problem["kind"] == "missing-library"
-    assert problem["fix"].startswith(f"add {facts['library_path'][0]} to LD_LIBRARY_PATH")
+    assert problem["fix"].startswith(f"put {facts['library_path'][0]} first in LD_LIBRARY_PATH")
 
 
 def test_every_object_that_needs_a_missing_library_is_named(new_venv: Callable[..., Path]) -> None:

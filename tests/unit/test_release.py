@@ -33,8 +33,9 @@ def instance(tmp_path: Path) -> Instance:
 @pytest.fixture
 def generation(tmp_path: Path) -> str:
     path = tmp_path / "dflash" / "venvs" / "cpython-311-0123456789abcdef"
+    manifest = {"id": path.name, "created": 1.0, "distributions": {}, "overlays": {}, "library_directories": []}
     (path / ".dflash").mkdir(parents=True)
-    (path / ".dflash" / "generation.json").write_text(json.dumps({"id": path.name}))
+    (path / ".dflash" / "generation.json").write_text(json.dumps(manifest))
     return str(path)
 
 
@@ -97,6 +98,21 @@ def test_a_release_that_is_not_whole_is_named(instance: Instance, generation: st
     stage(instance, made)
     harm(Path(instance.release_folder(made.id)))
     with pytest.raises(ReleaseError, match=words):
+        read_release(instance, made.id)
+    if "generation" not in words:
+        stage(instance, made)
+        assert read_release(instance, made.id) == made, "staging it again makes it whole"
+
+
+@pytest.mark.parametrize(
+    "health", [{"url": "http://127.0.0.1:0"}, {**HEALTH, "from_the_future": 1}, {}, {**HEALTH, "timeout": "soon"}]
+)
+def test_health_rules_that_cannot_be_used_are_found_before_anything_is_touched(
+    instance: Instance, generation: str, health: dict[str, Any]
+) -> None:
+    made = release(generation, health=health)
+    stage(instance, made)
+    with pytest.raises(ReleaseError, match="health rules"):
         read_release(instance, made.id)
 
 

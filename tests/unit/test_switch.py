@@ -42,6 +42,7 @@ SETTLED = Observed(installed=A, running=A, enabled=True, serving=True)
             SETTLED._replace(running=B), True, [f"the running process is of {B}"], id="a restart that is owed"
         ),
         pytest.param(SETTLED._replace(running=None), True, ["it does not run"], id="stopped by hand"),
+        pytest.param(SETTLED._replace(pristine=False), True, ["the unit was changed by hand"], id="edited"),
         pytest.param(SETTLED._replace(enabled=False), True, ["it would not start at boot"], id="disabled by hand"),
         pytest.param(
             Observed(installed=B, running=B, enabled=True, serving=None),
@@ -79,8 +80,11 @@ def good(release: str, rollback: bool = False) -> list[Event]:
     return [Event(ACTIVATING, release, rollback=rollback), Event(VERIFIED, release, rollback=rollback)]
 
 
-def bad(release: str) -> list[Event]:
-    return [Event(ACTIVATING, release), Event(FAILED, release, reason="it died")]
+def bad(release: str, rollback: bool = False) -> list[Event]:
+    return [
+        Event(ACTIVATING, release, rollback=rollback),
+        Event(FAILED, release, rollback=rollback, reason="it died"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,18 @@ def bad(release: str) -> list[Event]:
         pytest.param(good(A) + good(B) + good(A, rollback=True) + good(C), C, A, id="after a new deploy, back again"),
         pytest.param(good(A) + good(B) + bad(C) + good(B, rollback=True), B, B, id="went back by itself: stay"),
         pytest.param(good(A) + good(B) + [Event(ACTIVATING, C)], C, B, id="an interrupted switch"),
+        pytest.param(
+            good(A) + good(B) + good(C) + [Event(ACTIVATING, B, rollback=True)], B, B, id="a way back that was cut off"
+        ),
+        pytest.param(
+            good(A) + good(B) + [Event(ACTIVATING, A, rollback=True)], B, A, id="cut off before the unit was replaced"
+        ),
+        pytest.param(
+            good(A) + good(B) + good(C) + bad(B, rollback=True) + good(C, rollback=True),
+            C,
+            A,
+            id="a way back that failed and was undone: not a place to stay",
+        ),
         pytest.param(good(A) + good(B) + bad(A), B, None, id="what failed last is no way back"),
         pytest.param(good(A) + good(B) + good(C) + bad(B), C, A, id="the newest that did not fail since"),
     ],
