@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
+
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
 
 _MODULE = "gpufleet.dflash.sglang_release"
-_LIMIT = 4 * 3600  # seconds: two starts of a large model, each with its own limit in the health rules
 
 
 class ActionModule(DetachedAction):
@@ -22,8 +23,12 @@ class ActionModule(DetachedAction):
         arguments = dict(self._task.args)
         if arguments.get("state", "active") == "staged":
             return self._execute_module(module_name=_MODULE, module_args=arguments, task_vars=task_vars)
-        result = self.plan_module(_MODULE, arguments, task_vars)
+        try:
+            result = self.plan_module(_MODULE, arguments, task_vars)
+        except AnsibleConnectionFailure as error:
+            # A host that is lost while it is its turn is a failure: Ansible would go on with the next one.
+            return {"failed": True, "msg": f"the host cannot be reached when it is its turn: {error}"}
         if result.get("changed") and not result.get("failed") and not self._task.check_mode:
-            result = self.run_detached(_MODULE, arguments, task_vars, result["progress_file"], _LIMIT)
+            result = self.run_detached(_MODULE, arguments, task_vars, result["progress_file"])
         result.pop("progress_file", None)
         return result

@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import 
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
 
 _MODULE = "gpufleet.dflash.venv_generation"
-_LIMIT = 4 * 3600  # seconds; ten gigabytes through a slow line
 
 
 class ActionModule(DetachedAction):
@@ -25,6 +24,7 @@ class ActionModule(DetachedAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
+        self._inventory_dir = task_vars.get("inventory_dir") or ""
         arguments = self._with_contents(dict(self._task.args))
         plan = self.plan_module(_MODULE, arguments, task_vars)
         if plan.get("failed") or "requirements" not in plan:
@@ -32,7 +32,7 @@ class ActionModule(DetachedAction):
         expected = _applicable(plan)
         result = plan
         if plan["changed"] and not self._task.check_mode:
-            result = self.run_detached(_MODULE, arguments, task_vars, plan["progress_file"], _LIMIT)
+            result = self.run_detached(_MODULE, arguments, task_vars, plan["progress_file"])
             if result.get("failed"):
                 return result
         return _complete(plan, expected, result)
@@ -56,8 +56,10 @@ class ActionModule(DetachedAction):
         return arguments
 
     def _read(self, name: str, what: str) -> str:
+        beside = [Path(self._inventory_dir, folder, name) for folder in ("files", "") if self._inventory_dir]
         try:
-            return Path(self._find_needle("files", name)).read_text(encoding="utf-8")
+            path = next((path for path in beside if path.is_file()), None) or self._find_needle("files", name)
+            return Path(path).read_bytes().decode("utf-8")
         except (AnsibleError, OSError) as error:
             raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error}") from error
         except UnicodeDecodeError as error:

@@ -23,10 +23,12 @@ def progress_to(path: str) -> Iterator[Callable[[str], None]]:
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
             temporary = f"{path}.{os.getpid()}"
             with open(temporary, "w", encoding="utf-8") as stream:
-                stream.write(line + "\n")
+                # The second line is for the controller: whether anybody is still at work here.
+                stream.write(f"{' '.join(line.split())}\n{os.getpid()}\n")
             os.replace(temporary, path)
 
     try:
+        tell("at work")
         yield tell
     finally:
         with contextlib.suppress(OSError):

@@ -42,7 +42,8 @@ options:
     default: /opt/dflash
   lock:
     description:
-      - Path of the lock on the controller, searched like the O(ansible.builtin.copy#module:src) of a copy.
+      - Path of the lock on the controller. It is looked for beside the inventory, in C(files) and itself, then like the
+        O(ansible.builtin.copy#module:src) of a copy.
       - A lock is a pip requirements file in which every line pins one version with C(==) and carries hashes, as
         C(uv pip compile --generate-hashes) writes it.
       - Exactly one of O(lock) and O(lock_content) is needed.

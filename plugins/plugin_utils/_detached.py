@@ -15,12 +15,20 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 display = Display()
 
+_LIMIT = 24 * 3600  # seconds; the limits that matter are the module's own
 _WATCH_EVERY = 0.5  # seconds between two looks at the progress of the work
+_LOST_AFTER = 60.0  # seconds without a connection until watching ends
+_DEAD_AFTER = 5  # looks in a row that find no process at work
+
+
+class _LostError(Exception):
+    """The host cannot be reached any more, or nobody works there any more; the text says which."""
 
 
 class DetachedAction(ActionBase):
@@ -35,22 +43,29 @@ class DetachedAction(ActionBase):
             return self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars)
 
     def run_detached(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        task_vars: dict[str, Any],
-        progress_file: str | None,
-        limit: int,
+        self, name: str, arguments: dict[str, Any], task_vars: dict[str, Any], progress_file: str
     ) -> dict[str, Any]:
         """Run a module detached from the connection, show its progress, and return its result.
 
-        limit is in seconds: what is still running then is ended on the host.
+        A connection that is lost fails the task instead of making the host unreachable: Ansible would take an
+        unreachable host out of the play and go on with the others.
         """
-        with self._task_field("async_val", limit):
-            job = self._execute_module(module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True)
-        if job.get("failed") or "ansible_job_id" not in job:
-            return job
-        self._watch(job["results_file"], progress_file, task_vars, limit)
+        try:
+            with self._task_field("async_val", _LIMIT):
+                job = self._execute_module(
+                    module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True
+                )
+            if job.get("failed") or "ansible_job_id" not in job:
+                return job
+            self._watch(job["results_file"], progress_file, task_vars)
+            return self._result(job, task_vars)
+        except (AnsibleConnectionFailure, _LostError) as error:
+            return {
+                "failed": True,
+                "msg": f"watching ended: {name}: {error}: what was begun goes on on the host; run again to see",
+            }
+
+    def _result(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         arguments = {
             "jid": job["ansible_job_id"],
             "mode": "status",
@@ -59,34 +74,45 @@ class DetachedAction(ActionBase):
         status = self._execute_module(
             module_name="ansible.legacy.async_status", module_args=arguments, task_vars=task_vars
         )
-        if not status.get("finished"):
-            return {
-                "failed": True,
-                "msg": f"still at work after {limit} s: {name}: see 'ps' on the host, then run again",
-            }
         self._low_level_execute_command(f"rm -f {shlex.quote(job['results_file'])}", executable="/bin/sh")
         for key in ("started", "finished", "ansible_job_id", "results_file"):
             status.pop(key, None)
+        if status.get("failed") and "cmd" in status and "Traceback" in str(status.get("msg")):
+            # async_wrapper's words for a module that left no answer
+            raise _LostError("the work was killed on the host (out of memory?)")
         return status
 
-    def _watch(self, results: str, progress_file: str | None, task_vars: dict[str, Any], limit: int) -> None:
+    def _watch(self, results: str, progress_file: str, task_vars: dict[str, Any]) -> None:
         """Print each new line of progress until the job has left its result."""
         host = task_vars.get("inventory_hostname", "")
-        # The wrapper writes {"started": ...} first and the module's own result, without that key, last.
-        look = f"cat {shlex.quote(progress_file or '/dev/null')} 2>/dev/null; "
-        look += f"""grep -qs '"started"' {shlex.quote(results)} || echo @finished"""
-        shown, deadline = "", time.monotonic() + limit + 10
-        while time.monotonic() < deadline:
-            answer = self._low_level_execute_command(look, executable="/bin/sh")
+        # The file holds a line for people and the PID of who works. The wrapper of the job writes {"started": ...}
+        # first and the module's own result, without that key, last.
+        look = (
+            f"{{ read -r line; read -r pid; }} 2>/dev/null < {shlex.quote(progress_file)}; "
+            'echo "$line"; [ -z "$pid" ] || [ -e "/proc/$pid" ] || echo @dead; '
+            f"""grep -qs '"started"' {shlex.quote(results)} || echo @finished"""
+        )
+        shown, dead, answered = "", 0, time.monotonic()
+        while True:
+            time.sleep(_WATCH_EVERY)
+            try:
+                answer = self._low_level_execute_command(look, executable="/bin/sh")
+            except AnsibleConnectionFailure:
+                if time.monotonic() - answered > _LOST_AFTER:
+                    raise
+                continue
+            answered = time.monotonic()
             lines = answer.get("stdout", "").splitlines()
             if "@finished" in lines:
                 return
-            line = next((line for line in lines if line.strip()), "")
+            dead = dead + 1 if "@dead" in lines else 0
+            if dead >= _DEAD_AFTER:
+                raise _LostError("the work was killed on the host (out of memory?)")
+            line = next((line for line in lines if line.strip() and not line.startswith("@")), "")
             if line and line != shown:
                 shown = line
                 # Standard error: what reads a callback's output from standard output must not find this in it.
                 display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
-            time.sleep(_WATCH_EVERY)
 
     @contextlib.contextmanager
     def _task_field(self, field: str, value: Any) -> Iterator[None]:
