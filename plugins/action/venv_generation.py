@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
-from packaging.markers import InvalidMarker, Marker
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import library_directories
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
@@ -68,6 +67,9 @@ class ActionModule(DetachedAction):
 
 def _applicable(plan: dict[str, Any]) -> dict[str, str]:
     """Return {name: version} of the lock's entries that the host's Python installs."""
+    # Ansible itself needs this library on the controller; only its own import test has to do without.
+    from packaging.markers import InvalidMarker, Marker  # pylint: disable=import-outside-toplevel
+
     chosen = {}
     for name, version, marker in plan["requirements"]:
         try:

@@ -335,7 +335,7 @@ class _Parser:
         if _DT_VERNEED not in tags:
             return {}
         offset = self._offset_of(tags[_DT_VERNEED], "DT_VERNEED")
-        for _ in range(tags.get(_DT_VERNEEDNUM, 0)):
+        for _index in range(tags.get(_DT_VERNEEDNUM, 0)):
             _version, count, file, first, following = self._record(self._layout.verneed, offset, "a DT_VERNEED record")
             needs.setdefault(self._string(file), []).extend(self._read_needed_versions(offset + first, count))
             if not following:
@@ -345,7 +345,7 @@ class _Parser:
 
     def _read_needed_versions(self, offset: int, count: int) -> list[tuple[str, bool]]:
         versions = []
-        for _ in range(count):
+        for _index in range(count):
             _hash, flags, _index, name, following = self._record(self._layout.vernaux, offset, "a version need")
             versions.append((self._string(name), bool(flags & _VER_FLG_WEAK)))
             if not following:
@@ -358,10 +358,10 @@ class _Parser:
         if _DT_VERDEF not in tags:
             return ()
         offset = self._offset_of(tags[_DT_VERDEF], "DT_VERDEF")
-        for _ in range(tags.get(_DT_VERDEFNUM, 0)):
+        for _index in range(tags.get(_DT_VERDEFNUM, 0)):
             record = self._record(self._layout.verdef, offset, "a DT_VERDEF record")
             _version, _flags, _index, _count, _hash, first, following = record
-            name, _ = self._record(self._layout.verdaux, offset + first, "a version name")
+            name, _next = self._record(self._layout.verdaux, offset + first, "a version name")
             definitions.append(self._string(name))
             if not following:
                 break

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
 
 def link_atomically(target: str, path: str) -> None:
     """Make path a symbolic link to target, replacing another link in one step."""
-    temporary = tempfile.mktemp(prefix=".new-", dir=os.path.dirname(path))
+    temporary = os.path.join(os.path.dirname(path), f".new-{secrets.token_hex(8)}")
     os.symlink(target, temporary)
     try:
         os.replace(temporary, path)

@@ -95,7 +95,7 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
 
 def _string_pairs(node: ast.expr) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.Dict):
-        pairs = [(key, value) for key, value in zip(node.keys, node.values)]
+        pairs = list(zip(node.keys, node.values))
     elif isinstance(node, (ast.List, ast.Tuple)):
         pairs = [(e.elts[0], e.elts[1]) for e in node.elts if isinstance(e, ast.Tuple) and len(e.elts) == 2]
     else:

@@ -94,7 +94,7 @@ def duplicate_sonames(facts: Facts, repair: Repair) -> Iterator[Problem]:
                 [d for d in facts.installed.distributions if d.name in names], facts.cuda_major, restore=False
             ),
             object=used[0] if used else files[0],
-            soname=next(iter(sonames)),
+            soname=next(iter(sonames), None),
             distributions=names,
             paths=tuple(files),
             evidence=f"the plan loads {', '.join(used)}" if used else "the plan loads none of them",

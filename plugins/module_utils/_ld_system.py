@@ -309,7 +309,7 @@ def _cpu(cpuinfo: str) -> tuple[str, frozenset[str]]:
     """Return the first CPU's vendor and its feature flags, as the kernel names them."""
     vendor = ""
     for line in cpuinfo.splitlines():
-        name, _, value = line.partition(":")
+        name, _colon, value = line.partition(":")
         name = name.strip()
         if name == "vendor_id":
             vendor = value.strip()

@@ -42,7 +42,7 @@ def listening(table: str) -> Iterator[tuple[str, int, int]]:
     for row in table.splitlines()[1:]:
         columns = row.split()
         if len(columns) > 9 and columns[3] == _LISTEN:
-            address, _, port = columns[1].partition(":")
+            address, _colon, port = columns[1].partition(":")
             yield _address(address), int(port, 16), int(columns[9])
 
 

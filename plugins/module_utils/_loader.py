@@ -11,6 +11,7 @@ dl-version.c). DT_AUXILIARY, DT_FILTER, LD_AUDIT and dlmopen are not followed; s
 
 from __future__ import annotations
 
+import collections
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -237,10 +238,13 @@ class Process:
         The linker stops at the first library that it cannot load; this goes on, so that LoadError can name
         all of them.
         """
-        closure = list(dict.fromkeys(roots))
-        members = set(closure)
+        closure: list[LinkMap] = []
+        queue = collections.deque(dict.fromkeys(roots))
+        members = set(queue)
         missing: dict[str, Missing] = {}
-        for link_map in closure:
+        while queue:
+            link_map = queue.popleft()
+            closure.append(link_map)
             for name in link_map.object.needed:
                 try:
                     dependency = self._request(self._search.expand_needed(link_map, name), link_map, link_map)
@@ -250,7 +254,7 @@ class Process:
                     continue
                 if dependency not in members:
                     members.add(dependency)
-                    closure.append(dependency)
+                    queue.append(dependency)
         if missing:
             first = next(iter(missing.values()))
             raise LoadError(first.message, first.soname, list(missing.values()))

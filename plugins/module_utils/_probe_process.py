@@ -201,7 +201,8 @@ class _Streams:
     """Collects the probe's reports and the end of its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], report: int) -> None:
-        assert process.stdout is not None and process.stderr is not None
+        if process.stdout is None or process.stderr is None:
+            raise ValueError("the probe's output has to be piped")
         self.events: list[dict[str, Any]] = []
         self.finished = False
         self._tails = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}

@@ -189,7 +189,7 @@ class Systemd:
         fields = "MESSAGE,INVOCATION_ID,_SYSTEMD_INVOCATION_ID"
         options = ["--quiet", "--no-pager", "--output=json", f"--output-fields={fields}", f"--lines={lines}"]
         entries = parse_journal(self._call("journalctl", *options, *selection, timeout=QUERY, check=False))
-        last = next((invocation for invocation, _ in reversed(entries) if invocation), "")
+        last = next((invocation for invocation, _line in reversed(entries) if invocation), "")
         return [line for invocation, line in entries if invocation in ("", invocation_id or last)][-lines:]
 
     def _systemctl(self, *arguments: str, timeout: float | None = None) -> str:

@@ -150,7 +150,7 @@ def _read(name: str, path: str, directories: Sequence[str]) -> UnitEnvironment:
             text = read_text(source)
         except OSError as error:
             raise UnitError(f"cannot read the unit: {source}: {error.strerror}") from None
-        found = [(section, key, value) for section, key, value in assignments(text)]
+        found = list(assignments(text))
         if source == path and not any(section == "Service" for section, _key, _value in found):
             raise UnitError(f"not a service unit, it has no [Service] section: {path}: give a .service unit")
         settings += [(key, value) for section, key, value in found if section == "Service"]

@@ -149,8 +149,7 @@ def run_uv(uv: str, arguments: list[str], source: Source, heard: Progress | None
             errors="replace",
         ) as process,
     ):
-        assert process.stderr is not None
-        for line in process.stderr:
+        for line in process.stderr or ():
             words.append(source.shown(line.rstrip()))
             if heard and words[-1]:
                 heard(words[-1])

@@ -232,7 +232,7 @@ def main() -> None:
             "speculative": {"type": "bool", "default": True},
             "min_accept_length": {"type": "float", "default": 1},
             "model": {"type": "str", "default": "default"},
-            "max_tokens": {"type": "int", "default": 64},
+            "max_tokens": {"type": "int", "default": 64, "no_log": False},
             "release": {"type": "str"},
         },
         supports_check_mode=True,

@@ -83,7 +83,7 @@ class GgufReader:
         tensors, pairs = self._count(smallest=24), self._count(smallest=13)
         values: dict[str, Any] = {}
         lengths: dict[str, int] = {}
-        for _ in range(pairs):
+        for _index in range(pairs):
             key, kind = self._text(), self._number("<I")
             if kind == self.ARRAY:
                 lengths[key], values[key] = self._array()
@@ -96,12 +96,12 @@ class GgufReader:
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
             raise GgufError(f"its alignment {alignment!r} is not a multiple of 8")
         ends = []
-        for _ in range(count):
+        for _index in range(count):
             name = self._text()
             rank = self._number("<I")
             if rank > 8:
                 raise GgufError(f"tensor {name!r} claims {rank} dimensions")
-            values = math.prod(self._number("<Q") for _ in range(rank))
+            values = math.prod(self._number("<Q") for _index in range(rank))
             kind, offset = self._number("<I"), self._number("<Q")
             in_block, block_bytes = self.BLOCKS.get(kind, (1, 0))
             ends.append((offset + -(-values // in_block) * block_bytes, name))
@@ -146,7 +146,7 @@ class GgufReader:
         kind = self._number("<I")
         if kind == self.STRING:
             count = self._count(smallest=8)
-            for _ in range(count):
+            for _index in range(count):
                 self._skip(self._number("<Q"))
             return count, None
         if kind not in self.SCALARS:
@@ -156,7 +156,7 @@ class GgufReader:
         if count > self.LONGEST_KEPT_ARRAY:
             self._skip(count * struct.calcsize(layout))
             return count, None
-        return count, [self._number(layout) for _ in range(count)]
+        return count, [self._number(layout) for _index in range(count)]
 
 
 def read_header(path: str) -> GgufHeader:
