@@ -36,6 +36,7 @@ class Run(NamedTuple):
     status: int
     steps: list[Step]
     failures: list[str]
+    failed_results: list[dict[str, Any]]
     stats: dict[str, dict[str, int]]
     stderr: str
 
@@ -96,7 +97,7 @@ def run(playbook: str, host: str, *arguments: str, **variables: Any) -> Run:
     except ValueError:
         raise AssertionError(f"{playbook}: {process.stdout}\n{process.stderr}") from None
     steps: list[Step] = []
-    failures: list[str] = []
+    failed: list[dict[str, Any]] = []
     for play in told["plays"]:
         for task in play["tasks"]:
             for result in task["hosts"].values():
@@ -109,8 +110,9 @@ def run(playbook: str, host: str, *arguments: str, **variables: Any) -> Run:
                     action = result["action"].rpartition(".")[2]
                     steps.append(Step(task["task"]["name"], action, label, bool(one.get("changed")), one.get("diff")))
                     if one.get("failed"):
-                        failures.append(str(one.get("msg", "")))
-    return Run(process.returncode, steps, failures, told["stats"], process.stderr)
+                        failed.append(one)
+    failures = [str(one.get("msg", "")) for one in failed]
+    return Run(process.returncode, steps, failures, failed, told["stats"], process.stderr)
 
 
 def start(playbook: str, host: str, **variables: Any) -> subprocess.Popen[bytes]:

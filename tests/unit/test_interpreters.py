@@ -1,0 +1,48 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What runs on hosts runs on every Python from 3.9 on, with the standard library alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+MODULE_UTILS = sorted(path.stem for path in (PROJECT / "plugins" / "module_utils").glob("*.py"))
+
+_IMPORT = """
+import importlib, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    importlib.import_module("ansible_collections.gpufleet.dflash.plugins.module_utils." + name)
+strange = {name.partition(".")[0] for name in sys.modules} & {"ansible", "packaging", "elftools", "yaml"}
+assert not strange, strange
+"""
+
+
+def interpreters() -> list[str]:
+    """This Python, and the others from 3.9 on that this machine has (on PATH, or below pyenv's versions)."""
+    found = {os.path.realpath(sys.executable)}
+    for minor in range(9, 15):
+        on_path = shutil.which(f"python3.{minor}")
+        candidates = [Path(on_path)] if on_path else []
+        candidates += (Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python")
+        for candidate in candidates:
+            # A shim that stands for no installed version fails.
+            if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+                found.add(os.path.realpath(candidate))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
+def test_every_file_for_hosts_imports_without_anything_installed(python: str) -> None:
+    command = [python, "-I", "-S", "-c", _IMPORT, str(PROJECT / ".collections"), *MODULE_UTILS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
