@@ -99,6 +99,11 @@ SYSTEM_PACKAGES: dict[str, str] = {
 }
 
 
+def normalise(name: str) -> str:
+    """Return a distribution's name as the index compares it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def wheel_of(distribution: str) -> Wheel | None:
     """The catalogue's entry for a distribution by its normalised name, or None."""
     return _BY_DISTRIBUTION.get(distribution)
@@ -136,7 +141,7 @@ def library_directories(distributions: Mapping[str, str]) -> list[str]:
     """
     directories = set()
     for name, version in distributions.items():
-        wheel = wheel_of(re.sub(r"[-_.]+", "-", name).lower())
+        wheel = wheel_of(normalise(name))
         if wheel is not None and not version.startswith("0.0."):
             directories.add(wheel.directory)
     return sorted(directories)

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Callable, NamedTuple
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive, write_atomically
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import (
     LockEntry,
     lock_digest,
-    normalise_name,
     render_lock,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
@@ -230,7 +230,7 @@ def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]
     for overlay in recipe.overlays:
         _lay(overlay, site, python)
     installed = json.loads(run_uv(uv, ["pip", "list", "--python", python, "--format", "json"], source))
-    distributions = {normalise_name(row["name"]): row["version"] for row in installed}
+    distributions = {normalise(row["name"]): row["version"] for row in installed}
     _compare(recipe, distributions)
     manifest = {
         "schema": SCHEMA,

@@ -9,6 +9,8 @@ import hashlib
 import re
 from typing import NamedTuple
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
+
 _NAME = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*")
 _PIN = re.compile(r"==\s*([A-Za-z0-9.!+_-]+)\s*\Z")
 _HASH = re.compile(r"--hash[= ](\w+):([0-9A-Fa-f]+)(?=\s|\Z)")
@@ -32,11 +34,6 @@ class LockEntry(NamedTuple):
     def pin(self) -> str:
         """The entry as ``name==version``."""
         return f"{self.name}=={self.version}"
-
-
-def normalise_name(name: str) -> str:
-    """Return a distribution name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_lock(text: str, where: str = "lock") -> tuple[LockEntry, ...]:
@@ -114,7 +111,7 @@ def _read_entry(line: str, where: str) -> LockEntry:
         raise LockError(
             f"{name.group(1)} has no hash: {where}: compile the lock with 'uv pip compile --generate-hashes'"
         )
-    return LockEntry(normalise_name(name.group(1)), pin.group(1), marker.strip() or None, hashes)
+    return LockEntry(normalise(name.group(1)), pin.group(1), marker.strip() or None, hashes)
 
 
 def _read_hash(algorithm: str, digest: str, where: str) -> str:

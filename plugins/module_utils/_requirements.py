@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, normalise
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 
 # Larger than the largest honest METADATA (a long README) and RECORD (a hundred thousand rows) by far.
 _METADATA_LIMIT = 16 * 1024 * 1024
@@ -120,11 +121,6 @@ def is_shared_object(path: str) -> bool:
 def is_code(path: str) -> bool:
     """Whether a program fails without this file: not a licence, a header or a document."""
     return is_shared_object(path) or path.endswith(_CODE)
-
-
-def normalise(name: str) -> str:
-    """The name as the index compares it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_installed(site_packages: Iterable[str]) -> Installed:

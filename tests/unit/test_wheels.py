@@ -14,13 +14,13 @@ import pytest
 from support import small_wheels
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import read_object
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Installed,
     is_shared_object,
     library_path,
-    normalise,
     read_installed,
     record_digest,
     sha256_of,
