@@ -28,6 +28,7 @@ class Step(NamedTuple):
     label: str
     changed: bool
     diff: Any
+    message: str
 
 
 class Run(NamedTuple):
@@ -108,7 +109,16 @@ def run(playbook: str, host: str, *arguments: str, **variables: Any) -> Run:
                         continue
                     label = str(one.get("_ansible_item_label") or "")
                     action = result["action"].rpartition(".")[2]
-                    steps.append(Step(task["task"]["name"], action, label, bool(one.get("changed")), one.get("diff")))
+                    steps.append(
+                        Step(
+                            task["task"]["name"],
+                            action,
+                            label,
+                            bool(one.get("changed")),
+                            one.get("diff"),
+                            str(one.get("msg", "")),
+                        )
+                    )
                     if one.get("failed"):
                         failed.append(one)
     failures = [str(one.get("msg", "")) for one in failed]

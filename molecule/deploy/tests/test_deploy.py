@@ -77,6 +77,8 @@ def test_verify_finds_nothing_wrong_and_changes_nothing(deployed: BootedHost) ->
     verified = playbook.run("verify_dflash.yml", "ct129")
     assert verified.status == 0, verified.failures
     assert verified.changes == []
+    said = verified.steps[-1].message
+    assert f"serves http://127.0.0.1:30001, release {deployed.release}, accept length 7.8" in said
     assert (deployed.pid, deployed.history()) == before
 
 
