@@ -297,7 +297,8 @@ class _Wait:
             return Verdict(
                 "drafts-rejected",
                 f"{self.spec.unit} accepts too few drafts: accept length {length:.2f}, not above {floor:.2f}",
-                "check that the draft model was trained for this model and revision",
+                "check that the draft model was trained for this model and revision; a min_accept_length above the "
+                "number of draft tokens can never be reached",
             )
         return None
 

@@ -39,15 +39,23 @@ class LockEntry(NamedTuple):
 def read_lock(text: str, where: str = "lock") -> tuple[LockEntry, ...]:
     """Return the entries of a lock, sorted by name.
 
-    Raises LockError at the first line that is not an exact pin with at least one hash: what is not pinned would make
-    two builds of one lock differ.
+    Raises LockError with every line that is not an exact pin with at least one hash (five are told): what is not
+    pinned would make two builds of one lock differ.
     """
     entries: dict[tuple[str, str | None], LockEntry] = {}
+    wrong: list[str] = []
     for number, line in _logical_lines(text):
-        entry = _read_entry(line, f"{where}:{number}")
+        try:
+            entry = _read_entry(line, f"{where}:{number}")
+        except LockError as error:
+            wrong.append(str(error))
+            continue
         key = (entry.name, entry.marker)
         if entries.setdefault(key, entry) != entry:
-            raise LockError(f"{entry.name} is pinned twice: {where}:{number}: keep one of the two lines")
+            wrong.append(f"{entry.name} is pinned twice: {where}:{number}: keep one of the two lines")
+    if wrong:
+        more = [f"and {len(wrong) - 5} more lines"] if len(wrong) > 5 else []
+        raise LockError("\n".join(wrong[:5] + more))
     if not entries:
         raise LockError(f"the lock holds no distribution: {where}: compile one with 'uv pip compile --generate-hashes'")
     return tuple(sorted(entries.values(), key=lambda entry: (entry.name, entry.marker or "")))

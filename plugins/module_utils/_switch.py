@@ -15,6 +15,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
+from urllib.parse import urlsplit
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
     exclusive,
@@ -34,6 +35,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
     Event,
     History,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
@@ -170,15 +172,47 @@ class Switch:
         if release is None:
             raise ReleaseError(
                 f"nothing to go back to: {self.instance.folder}: "
-                "no other release that was verified is whole; deploy one, or name one with the option release"
+                "no other release that was verified is whole; deploy one, or name one (sglang_dflash_release)"
             )
         return release
 
     def validate(self, release: str) -> None:
-        """Let the engine judge the arguments of a release that does not run; raises ReleaseError with its words."""
+        """Find what would fail after the old service has stopped: a port that is held, arguments that are refused.
+
+        Raises ReleaseError; nothing has been touched then.
+        """
         if self.observe().running != release:
             wanted = read_release(self.instance, release)
+            self._refuse_held_port(wanted)
             validate_arguments(wanted.validate, wanted.unit, self.instance.unit)
+
+    def _refuse_held_port(self, release: Release) -> None:
+        address = urlsplit(health_spec(self.instance, release).url)
+        main_pid = self.systemd.show(self.instance.unit).main_pid
+        holder = Listeners(address.hostname or "", address.port or 0).find(main_pid)
+        if holder is None or holder.ours or (holder.pid and self._belongs(holder.pid)):
+            return
+        if holder.pid is None and main_pid and self._port_of_running() == address.port:
+            return  # it may not be looked into, as in a container: what runs serves on that port, so it is that
+        who = f"{holder.command} (PID {holder.pid})" if holder.pid else "another process"
+        raise ReleaseError(
+            f"port {address.port} is held by {who}: {self.instance.unit}, and nothing was touched: "
+            "stop that process, or give the instance another port"
+        )
+
+    def _port_of_running(self) -> int | None:
+        running = self.observe().running
+        try:
+            return urlsplit(health_spec(self.instance, read_release(self.instance, running or "")).url).port
+        except ReleaseError:
+            return None
+
+    def _belongs(self, pid: int) -> bool:
+        """Whether a process is one of the unit's, such as what a main process left that has just died."""
+        try:
+            return f"/{self.instance.unit}" in Path(f"/proc/{pid}/cgroup").read_text()
+        except OSError:
+            return True  # it has gone meanwhile, and the port with it
 
     def activate(self, release: str, rollback: bool = False) -> HealthReport:
         """Make an instance run a release and return the proof that it serves.

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,13 @@ import pytest
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _release, _switch
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import FAILED, VERIFIED, History
-from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Instance, Release, make_release, stage
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
+    Instance,
+    Release,
+    ReleaseError,
+    make_release,
+    stage,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError, UnitState
 
@@ -85,9 +93,9 @@ class Host(Systemd):
         self.restarts += 1
         self.running = _release.release_of_unit(self.instance.installed_unit())
 
-    def stage(self, program: str) -> str:
+    def stage(self, program: str, port: int = 1) -> str:
         release: Release = make_release(
-            UNIT.format(program=program), str(self.generation), "llama_cpp", {"url": "http://127.0.0.1:1"}
+            UNIT.format(program=program), str(self.generation), "llama_cpp", {"url": f"http://127.0.0.1:{port}"}
         )
         stage(self.instance, release)
         return release.id
@@ -262,3 +270,13 @@ def test_a_link_for_people_that_cannot_be_made_takes_nothing_back(host: Host, ol
 
 def read_unit(host: Host, release: str) -> str:
     return Path(host.instance.release_folder(release), host.instance.unit).read_text()
+
+
+def test_a_port_that_another_process_holds_is_told_before_anything_is_touched(host: Host, old: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        new = host.stage("new", port)
+        with pytest.raises(ReleaseError, match=rf"port {port} is held by \S+ \(PID {os.getpid()}\)"):
+            host.switch().activate(new)
+    assert (host.running, host.restarts) == (old, 0)
+    assert host.switch().activate(new).healthy

@@ -92,6 +92,27 @@ def test_an_unchanged_deploy_costs_at_most_twelve_module_calls(deployed: BootedH
     assert deployed.pid == pid
 
 
+@pytest.mark.parametrize("tag", ["somebody_elses_tag", "sglang_dflash_rollback"])
+def test_tags_that_are_not_asked_for_leave_the_host_alone(deployed: BootedHost, tag: str) -> None:
+    before = (deployed.pid, deployed.history())
+    run = playbook.run("deploy_dflash.yml", "ct129", "--tags", tag)
+    assert run.status == 0, run.failures
+    assert run.changes == []
+    assert (deployed.pid, deployed.history()) == before
+
+
+def test_the_tag_for_verification_verifies() -> None:
+    run = playbook.run("deploy_dflash.yml", "ct129", "--tags", "sglang_dflash_verify")
+    assert run.status == 0, run.failures
+    assert "sglang_health" in {step.action for step in run.steps}
+
+
+def test_deploying_to_nobody_fails() -> None:
+    run = playbook.run("deploy_dflash.yml", "ct999")
+    assert run.status != 0
+    assert "no host matches 'ct999'" in run.failures[0]
+
+
 def predicted(run: playbook.Run) -> list[Any]:
     """What a run says that it changes: apt words its own diff differently in check mode, so only that it changes."""
     return [(step.task, step.label, step.diff if step.action != "package" else None) for step in run.changes]
