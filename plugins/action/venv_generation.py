@@ -58,7 +58,7 @@ class ActionModule(DetachedAction):
         beside = [Path(self._inventory_dir, folder, name) for folder in ("files", "") if self._inventory_dir]
         try:
             path = next((path for path in beside if path.is_file()), None) or self._find_needle("files", name)
-            return Path(path).read_bytes().decode("utf-8")
+            return Path(path).read_bytes().decode("utf-8-sig")
         except AnsibleError as error:
             places = ", ".join(str(path.parent) for path in beside)
             raise AnsibleActionFail(
@@ -74,14 +74,16 @@ class ActionModule(DetachedAction):
 def _applicable(plan: dict[str, Any]) -> dict[str, str]:
     """Return {name: version} of the lock's entries that the host's Python installs."""
     # Ansible itself needs this library on the controller; only its own import test has to do without.
-    from packaging.markers import InvalidMarker, Marker  # pylint: disable=import-outside-toplevel
+    from packaging import markers as pep508  # pylint: disable=import-outside-toplevel
+
+    unusable = (pep508.InvalidMarker, pep508.UndefinedComparison, pep508.UndefinedEnvironmentName)
 
     chosen = {}
     for name, version, marker in plan["requirements"]:
         try:
-            if marker is None or Marker(marker).evaluate(dict(plan["python"]["markers"])):
+            if marker is None or pep508.Marker(marker).evaluate(dict(plan["python"]["markers"])):
                 chosen[name] = version
-        except InvalidMarker as error:
+        except unusable as error:
             message = str(error).splitlines()[0]
             raise AnsibleActionFail(
                 f"the marker of {name} in the lock cannot be read: '{marker}': {message}"

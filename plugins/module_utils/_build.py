@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import check_root
 from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
     GenerationError,
     Overlay,
@@ -37,10 +38,9 @@ def make_recipe(options: Mapping[str, Any]) -> Recipe:
     twice = [one.path for one, other in zip(overlays, overlays[1:]) if one.path == other.path]
     if twice:
         raise GenerationError(f"two overlays have one dest: {twice[0]}: keep one of them")
-    if not os.path.isabs(options["root"]):
-        raise GenerationError(f"root is an absolute path: '{options['root']}'")
+    root = check_root(options["root"], GenerationError)
     interpreter = inspect_interpreter(options["python"] or sys.executable)
-    return Recipe(os.path.normpath(options["root"]), lock, tuple(overlays), interpreter)
+    return Recipe(root, lock, tuple(overlays), interpreter)
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:

@@ -10,10 +10,36 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Callable
+
+
+def check_root(root: str, error: type[Exception]) -> str:
+    """Return the real path of the folder below which everything stands; raise error for what cannot be one.
+
+    Paths below it stand in units and in LD_LIBRARY_PATH, where links and a colon would mean something else.
+    """
+    if not os.path.isabs(root) or any(character in root for character in ":;\n\0"):
+        raise error(f"root is an absolute path without colons, semicolons and line breaks: {root!r}")
+    return os.path.realpath(root)
+
+
+def read_regular(path: str, limit: int = 64 << 20) -> bytes:
+    """Return the content of a regular file of at most limit bytes; raises OSError for anything else.
+
+    Never waits: a FIFO or a device in the place of a file must not stop whoever reads it.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
+        return stream.read(limit)
 
 
 def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:

@@ -119,16 +119,20 @@ def inspect_interpreter(python: str) -> Interpreter:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
+            timeout=60,
             check=False,
         )
+    except subprocess.TimeoutExpired as error:
+        raise GenerationError(f"the interpreter does not answer within 60 s: {python}: name another one") from error
     except OSError as error:
         raise GenerationError(f"the interpreter cannot be run: {python}: {error.strerror}") from error
     try:
         interpreter = Interpreter(**json.loads(process.stdout))
+        version = tuple(map(int, str(interpreter.version).split(".")[:2]))
     except (ValueError, TypeError) as error:
         words = process.stderr.strip().splitlines() or ["it printed nothing"]
         raise GenerationError(f"not a usable Python interpreter: {python}: {words[-1]}") from error
-    if tuple(map(int, interpreter.version.split(".")[:2])) < (3, 9):
+    if version < (3, 9):
         raise GenerationError(
             f"Python {interpreter.version} is too old: {python}: name a newer one (3.9 at least) with the option python"
         )
@@ -138,7 +142,7 @@ def inspect_interpreter(python: str) -> Interpreter:
 def check_overlay_path(path: str) -> str:
     """Return an overlay's path below site-packages, normalised; raises GenerationError when it leaves it."""
     pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
         raise GenerationError(f"an overlay's dest is a path below site-packages: '{path}'")
     return str(pure)
 

@@ -8,6 +8,7 @@ This module is private to the collection: it can change at any time.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -76,8 +77,9 @@ class HealthSpec:
             (not usable, "url", "give http://HOST:PORT"),
             (not self.path.startswith("/"), "path", "give a path that starts with /"),
             (self.protocol not in PROTOCOLS, "protocol", f"give one of {', '.join(sorted(PROTOCOLS))}"),
-            (self.timeout <= 0, "timeout", "give seconds above 0"),
-            (self.stable < 0, "stable", "give seconds, 0 or more"),
+            (not math.isfinite(self.min_accept_length), "min_accept_length", "give a number"),
+            (not 0 < self.timeout < math.inf, "timeout", "give seconds above 0"),
+            (not 0 <= self.stable < math.inf, "stable", "give seconds, 0 or more"),
             (
                 self.max_tokens < 2,
                 "max_tokens",

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._files import append_line
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import append_line, read_regular
 
 ACTIVATING = "activating"
 VERIFIED = "verified"
@@ -40,7 +39,7 @@ class History:
         self.path = path
         self.events: list[Event] = []
         try:
-            text = Path(path).read_text(encoding="utf-8", errors="replace")
+            text = read_regular(path).decode("utf-8", errors="replace")
         except FileNotFoundError:
             return
         for line in text.splitlines():
@@ -64,17 +63,20 @@ class History:
         """The last verification that passed."""
         return next((event for event in reversed(self.events) if event.event == VERIFIED), None)
 
+    def ever_verified(self) -> list[str]:
+        """Releases that were verified once, whatever became of them, the one verified last first."""
+        return list(dict.fromkeys(event.release for event in reversed(self.events) if event.event == VERIFIED))
+
     def verified_releases(self) -> list[str]:
         """Releases whose last outcome was good, the one verified last first."""
-        order = (event.release for event in reversed(self.events) if event.event == VERIFIED)
-        return [release for release in dict.fromkeys(order) if self.is_verified(release)]
+        return [release for release in self.ever_verified() if self.is_verified(release)]
 
 
 def _read_event(line: str) -> Event | None:
     """Return the event of a line; None for a line torn by a crash or written by somebody else."""
     try:
         values: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if (
         not isinstance(values, dict)

@@ -80,7 +80,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Join continued lines and drop comments; each line comes with the number it starts at."""
     logical: list[tuple[int, str]] = []
     pending, start = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.replace("\r", "\n").split("\n"), 1):
         line = _COMMENT.sub("", raw).strip()
         start = start if pending else number
         if line.endswith("\\"):

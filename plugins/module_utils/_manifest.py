@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular
+
 NOTES = ".dflash"  # the folder of a generation that holds its lock and, written last, its manifest
 MANIFEST = "generation.json"
 _KEYS = {"id": str, "created": float, "distributions": dict, "overlays": dict, "library_directories": list}
@@ -27,12 +29,16 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     """
     place = Path(path, NOTES, MANIFEST)
     try:
-        manifest = json.loads(place.read_text(encoding="utf-8"))
+        manifest = json.loads(read_regular(str(place)))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest cannot be read: {place}: {error}: {_ADVICE}") from error
     if not isinstance(manifest, dict) or any(not isinstance(manifest.get(key), kind) for key, kind in _KEYS.items()):
+        raise ManifestError(f"not a manifest of a generation: {place}: {_ADVICE}")
+    texts = [*manifest["library_directories"]]
+    texts += [text for key in ("distributions", "overlays") for pair in manifest[key].items() for text in pair]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
         raise ManifestError(f"not a manifest of a generation: {place}: {_ADVICE}")
     if manifest["id"] != os.path.basename(os.path.normpath(path)):
         raise ManifestError(f"the manifest is of another generation, {manifest['id']}: {place}: {_ADVICE}")

@@ -24,9 +24,11 @@ def progress_to(path: str) -> Iterator[Callable[[str], None]]:
             temporary = f"{path}.{os.getpid()}"
             with open(temporary, "w", encoding="utf-8") as stream:
                 # The second line is for the controller: whether anybody is still at work here.
-                stream.write(f"{' '.join(line.split())}\n{os.getpid()}\n")
+                stream.write(f"{' '.join(line.split())}\n{os.getpid()} {started}\n")
             os.replace(temporary, path)
 
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+        started = stat.read().rpartition(")")[2].split()[19]  # proc(5): a PID is used again, with another start time
     try:
         tell("at work")
         yield tell

@@ -15,7 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._files import write_atomically
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
+    check_root,
+    read_regular,
+    write_atomically,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthSpec
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
 
@@ -46,9 +50,7 @@ class Instance(NamedTuple):
             raise ReleaseError(
                 f"not a usable name for an instance: '{name}': use up to 40 lower-case letters, digits and dashes"
             )
-        if not os.path.isabs(root):
-            raise ReleaseError(f"root is an absolute path: '{root}'")
-        return cls(os.path.normpath(root), name)
+        return cls(check_root(root, ReleaseError), name)
 
     @property
     def folder(self) -> str:
@@ -87,14 +89,14 @@ class Instance(NamedTuple):
     def installed_unit(self) -> str:
         """Return the text of the unit that systemd has; empty when there is none."""
         try:
-            return Path(self.unit_path).read_text(encoding="utf-8", errors="replace")
+            return read_regular(self.unit_path).decode("utf-8", errors="replace")
         except FileNotFoundError:
             return ""
 
     def staged_unit(self, release: str) -> str | None:
         """Return the text of a release's unit as it was staged; None when it is not there."""
         try:
-            return Path(self.release_folder(release), self.unit).read_text(encoding="utf-8", errors="replace")
+            return read_regular(os.path.join(self.release_folder(release), self.unit)).decode("utf-8", errors="replace")
         except OSError:
             return None
 
@@ -143,6 +145,12 @@ def release_of_unit(text: str) -> str | None:
     """Return the release that a unit's text belongs to; None when it is not one of ours."""
     found = _RELEASE_LINE.search(text)
     return found.group(1) if found else None
+
+
+def check_release_name(release: str) -> None:
+    """Raise ReleaseError for what is not the name of a release, before it becomes part of a path."""
+    if not _RELEASE_NAME.match(release):
+        raise ReleaseError(f"not the name of a release: '{release}': it has 16 hexadecimal digits")
 
 
 def is_staged(instance: Instance, release: str) -> bool:
@@ -197,12 +205,11 @@ def _files(instance: Instance, release: Release) -> dict[str, bytes]:
 
 def read_release(instance: Instance, release: str) -> Release:
     """Return a staged release; raises ReleaseError when it, or the generation it needs, is not whole."""
-    if not _RELEASE_NAME.match(release):
-        raise ReleaseError(f"not the name of a release: '{release}': it has 16 hexadecimal digits")
+    check_release_name(release)
     folder = instance.release_folder(release)
     try:
-        description = json.loads(Path(folder, "release.json").read_text(encoding="utf-8"))
-        unit = Path(folder, instance.unit).read_text(encoding="utf-8")
+        description = json.loads(read_regular(os.path.join(folder, "release.json")))
+        unit = read_regular(os.path.join(folder, instance.unit)).decode("utf-8")
         found = Release(
             str(description["id"]),
             unit,
@@ -214,14 +221,23 @@ def read_release(instance: Instance, release: str) -> Release:
     except FileNotFoundError as error:
         known = ", ".join(sorted(staged_releases(instance))) or "none"
         raise ReleaseError(f"no such release: {folder}: staged for {instance.name}: {known}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReleaseError(f"a damaged release: {folder}: {error}: remove the folder and deploy again") from error
-    if found.id != release or release_of_unit(unit) != release:
-        raise ReleaseError(f"a damaged release: {folder}: it says that it is another one: remove it and deploy again")
+    pristine = unit.replace(release, RELEASE_MARK)
+    if found.id != release or release_of_unit(unit) != release or found != _made(pristine, found):
+        # Its name is the hash of what it was: a unit that somebody edited here has been judged by nobody.
+        raise ReleaseError(f"a damaged release: {folder}: it is not what its name says: remove it and deploy again")
     health_spec(instance, found)
     if not is_generation(found.generation):
         raise ReleaseError(f"the generation of release {release} is gone: {found.generation}: deploy again to build it")
     return found
+
+
+def _made(unit: str, found: Release) -> Release | None:
+    try:
+        return make_release(unit, found.generation, found.engine, found.health, found.validate)
+    except ReleaseError:
+        return None
 
 
 def staged_releases(instance: Instance) -> list[str]:

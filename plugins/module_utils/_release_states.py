@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import p
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     ReleaseError,
+    check_release_name,
     health_spec,
     holds,
     is_staged,
@@ -75,6 +76,7 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
 
 
 def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) -> Result:
+    check_release_name(release)
     switch = Switch(instance, _silent)
     try:
         plan, report = switch.plan(release)

@@ -230,20 +230,34 @@ class Switch:
             self.validate(release)
             self.systemd.timeout = max(self.systemd.timeout, 60 + max(map(stop_timeout, self._units(wanted))))
             event = Event(ACTIVATING, release, generation=wanted.generation, rollback=rollback)
+            before = self._standing()
             self.history.add(event)
             try:
                 return self._settle(wanted, rollback) or self._start_and_verify(wanted, rollback)
             except Exception as error:  # whatever it is: the service has been touched, so the way back comes first
+                if not isinstance(error, Unhealthy) and self._standing() == before:
+                    raise SwitchError(
+                        f"{_story(release, error)}\nNothing was touched: what ran goes on.", None
+                    ) from error
                 self._note(event._replace(event=FAILED, reason=_words(error)))
                 raise self._go_back(release, _story(release, error), _report_of(error)) from error
+
+    def _standing(self) -> tuple[str, int, str] | None:
+        """What a switch changes: the unit's text, and which process runs; None when it cannot be told."""
+        try:
+            state = self.systemd.show(self.instance.unit)
+            return self.instance.installed_unit(), state.main_pid, self.observe().running or ""
+        except (SystemdError, OSError):
+            return None
 
     def _units(self, wanted: Release) -> list[str]:
         return [wanted.unit, self.instance.installed_unit()]
 
     def _go_back(self, release: str, story: str, failed: HealthReport | None) -> SwitchError:
         """Put back the release that was verified last; return what to tell."""
-        verified = self.history.verified_releases()
-        fallback = next((name for name in verified if name != release and self._usable(name)), None)
+        # Rather one that failed since than none: what once served may serve again.
+        known = [*self.history.verified_releases(), *self.history.ever_verified()]
+        fallback = next((name for name in known if name != release and self._usable(name)), None)
         if fallback is None:
             if any(event.event == VERIFIED for event in self.history.events):
                 return SwitchError(f"{story}\nNo other verified release is whole, so it is left as it is.", failed)
@@ -254,7 +268,8 @@ class Switch:
             self._note(event._replace(generation=previous.generation))
             restored = self._start_and_verify(previous, rollback=True, only_if_needed=True)
         except Exception as error:
-            self._note(event._replace(event=FAILED, reason=_words(error)))
+            if isinstance(error, Unhealthy):  # a full disk says nothing about the release
+                self._note(event._replace(event=FAILED, reason=_words(error)))
             return SwitchError(
                 f"{story}\nGoing back failed too: {_story(fallback, error)}\n{self._what_runs()}", failed
             )
@@ -378,7 +393,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, (Unhealthy, SystemdError, ReleaseError)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}"
+        return error.strerror + (f": {error.filename}" if error.filename else "")
     return f"{type(error).__name__}: {error}"
 
 

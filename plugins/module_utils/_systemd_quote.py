@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@+-]+\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -17,7 +18,13 @@ def quote_argument(value: str) -> str:
 
 
 def quote_assignment(value: str) -> str:
-    """Return ``NAME=value`` as one word of Environment=, where a dollar sign is itself."""
+    """Return ``NAME=value`` as one word of Environment=, where a dollar sign is itself.
+
+    Raises ValueError for a name that systemd would ignore together with its value.
+    """
+    name = value.partition("=")[0]
+    if not _NAME.match(name):
+        raise ValueError(f"not a name of an environment variable: {name!r}: use letters, digits and underscores")
     return _quote(value)
 
 

@@ -50,7 +50,10 @@ class DetachedAction(ActionBase):
         A connection that is lost fails the task instead of making the host unreachable: Ansible would take an
         unreachable host out of the play and go on with the others.
         """
+        # What an earlier run left behind, killed or cut off by a reboot, says nothing about this one.
+        clean = f"rm -f {shlex.quote(progress_file)}"
         try:
+            self._low_level_execute_command(clean, executable="/bin/sh")
             with self._task_field("async_val", _LIMIT):
                 job = self._execute_module(
                     module_name=name, module_args=arguments, task_vars=task_vars, wrap_async=True
@@ -59,10 +62,12 @@ class DetachedAction(ActionBase):
                 return job
             self._watch(job["results_file"], progress_file, task_vars)
             return self._result(job, task_vars)
-        except (AnsibleConnectionFailure, _LostError) as error:
+        except _LostError as error:
+            return {"failed": True, "msg": f"{error}: {name}: look at the host's log and run again"}
+        except AnsibleConnectionFailure as error:
             return {
                 "failed": True,
-                "msg": f"watching ended: {name}: {error}: what was begun goes on on the host; run again to see",
+                "msg": f"the connection was lost: {name}: {error}: what was begun goes on, on the host; run again",
             }
 
     def _result(self, job: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +93,9 @@ class DetachedAction(ActionBase):
         # The file holds a line for people and the PID of who works. The wrapper of the job writes {"started": ...}
         # first and the module's own result, without that key, last.
         look = (
-            f"{{ read -r line; read -r pid; }} 2>/dev/null < {shlex.quote(progress_file)}; "
-            'echo "$line"; [ -z "$pid" ] || [ -e "/proc/$pid" ] || echo @dead; '
+            f"{{ read -r line; read -r pid started; }} 2>/dev/null < {shlex.quote(progress_file)}; "
+            'echo "$line"; now=$(sed "s/.*) //" "/proc/$pid/stat" 2>/dev/null | cut -d" " -f20); '
+            '[ -z "$pid" ] || [ "$now" = "$started" ] || echo @dead; '
             f"""grep -qs '"started"' {shlex.quote(results)} || echo @finished"""
         )
         shown, dead, answered = "", 0, time.monotonic()

@@ -261,12 +261,15 @@ def test_an_interpreter_that_is_none_is_named(python: str, words: str) -> None:
         inspect_interpreter(python)
 
 
-@pytest.mark.parametrize("content", ["", '{"id": ', "[]", '{"id": "another"}', None], ids=str)
+@pytest.mark.parametrize("content", ["", '{"id": ', "[]", '{"id": "another"}', "[" * 100_000, None, "fifo"])
 def test_a_manifest_that_cannot_be_used_is_named_and_its_folder_left_alone(site: Site, content: str | None) -> None:
     manifest = Path(site.build()["path"], ".dflash", "generation.json")
     if content is None:
         manifest.unlink()
         manifest.mkdir()
+    elif content == "fifo":
+        manifest.unlink()
+        os.mkfifo(manifest)
     else:
         manifest.write_text(content)
     with pytest.raises(GenerationError, match="remove it and deploy again"):
@@ -330,3 +333,15 @@ def test_a_declared_overlay_is_no_problem_and_a_later_patch_is_one(site: Site) -
     (problem,) = facts_of(built["path"], ["first_thing"])["problems"]
     assert problem["kind"] == "altered-file"
     assert "first_thing.py" in problem["message"]
+
+
+@pytest.mark.parametrize("root", ["relative", "/with:colon", "/with\nline", ""])
+def test_a_root_that_a_unit_cannot_name_is_refused(site: Site, root: str) -> None:
+    with pytest.raises(GenerationError, match="root is an absolute path"):
+        site.recipe(root=root)
+
+
+def test_a_root_behind_a_link_is_built_where_it_really_is(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    assert site.build(root=str(tmp_path / "link"))["path"].startswith(str(tmp_path / "deep" / "er"))

@@ -86,8 +86,18 @@ def test_a_staged_release_is_read_back_as_it_was(instance: Instance, generation:
         ),
         pytest.param(
             lambda folder: (folder / "sglang-dflash-tiny.service").write_text("[Service]\n"),
-            "is another one",
+            "not what its name says",
             id="unit",
+        ),
+        pytest.param(
+            lambda folder: (folder / "release.json").write_text("[" * 100_000), "a damaged release", id="nested deeply"
+        ),
+        pytest.param(
+            lambda folder: (folder / "sglang-dflash-tiny.service").write_text(
+                (folder / "sglang-dflash-tiny.service").read_text().replace("User=dflash", "User=root")
+            ),
+            "not what its name says",
+            id="edited by hand",
         ),
         pytest.param(lambda folder: (folder / "sglang-dflash-tiny.service").unlink(), "no such release", id="no unit"),
         pytest.param(lambda folder: shutil.rmtree(folder.parents[3] / "venvs"), "generation of release", id="no venv"),

@@ -190,6 +190,39 @@ def test_a_failure_before_the_restart_leaves_the_old_process_alone(host: Host, o
     assert _release.release_of_unit(host.instance.installed_unit()) == old
 
 
+@pytest.mark.parametrize("rollback", [False, True], ids=["deploy", "rollback"])
+def test_a_unit_folder_that_cannot_be_written_touches_and_condemns_nothing(
+    host: Host, old: str, rollback: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = host.stage("new")
+
+    def read_only(path: str, content: bytes, mode: int = 0o644) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_switch, "write_atomically", read_only)
+        with pytest.raises(SwitchError, match="Nothing was touched: what ran goes on"):
+            host.switch().activate(new, rollback)
+    assert (host.running, host.restarts) == (old, 0)
+    assert host.outcomes() == [(VERIFIED, old)]
+    host.failures[new] = Unhealthy(UNHEALTHY)
+    with pytest.raises(SwitchError, match=f"Release {old} was put back"):
+        host.switch().activate(new)
+
+
+def test_what_once_served_is_a_way_back_when_nothing_better_is(host: Host, old: str) -> None:
+    second = host.stage("second")
+    host.switch().activate(second)
+    host.failures[old] = Unhealthy(UNHEALTHY)
+    with pytest.raises(SwitchError, match=f"Release {second} was put back"):
+        host.switch().activate(old, rollback=True)
+    del host.failures[old]
+    host.failures |= {name: Unhealthy(UNHEALTHY) for name in (second, host.stage("new"))}
+    with pytest.raises(SwitchError, match=f"Release {old} was put back"):
+        host.switch().activate(second)
+    assert host.running == old
+
+
 def test_when_systemd_refuses_altogether_what_runs_is_told_and_not_guessed(host: Host, old: str) -> None:
     new = host.stage("new")
     host.failures["daemon_reload"] = SystemdError("systemctl: no answer")

@@ -61,3 +61,9 @@ def test_control_characters_are_refused(value: str) -> None:
 def test_only_one_value_makes_one_word(value: object) -> None:
     with pytest.raises(AnsibleFilterError, match="one text or number"):
         FilterModule().filters()["unit_argument"](value)
+
+
+@pytest.mark.parametrize("value", ["A B=x", "A\nExecStartPre=x", "1A=x", "=x", "x\u00e4=1"])
+def test_a_name_that_systemd_would_ignore_is_refused(value: str) -> None:
+    with pytest.raises(AnsibleFilterError, match="not a name of an environment variable"):
+        FilterModule().filters()["unit_assignment"](value)
