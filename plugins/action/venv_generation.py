@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.errors import AnsibleActionFail
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import library_directories
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import read_text, with_lock
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
 
 _MODULE = "gpufleet.dflash.venv_generation"
@@ -23,8 +23,7 @@ class ActionModule(DetachedAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        self._inventory_dir = task_vars.get("inventory_dir") or ""
-        arguments = self._with_contents(dict(self._task.args))
+        arguments = self._with_contents(dict(self._task.args), task_vars)
         plan = self.plan_module(_MODULE, arguments, task_vars)
         if plan.get("failed") or "requirements" not in plan:
             return plan
@@ -36,39 +35,21 @@ class ActionModule(DetachedAction):
                 return result
         return _complete(plan, expected, result)
 
-    def _with_contents(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _with_contents(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Put the text of each file on the controller into the arguments for the host."""
-        if isinstance(arguments.get("lock"), str):
-            if arguments.get("lock_content") is not None:
-                raise AnsibleActionFail("lock and lock_content exclude each other: give one of them")
-            arguments["lock_content"] = self._read(arguments["lock"], "the lock")
-            # Only for messages: what the file is called, not where it lies on somebody's controller.
-            arguments["lock"] = os.path.basename(arguments["lock"])
+        arguments = with_lock(self, arguments, task_vars)
         overlays = arguments.get("overlays")
         if isinstance(overlays, list) and all(isinstance(overlay, dict) for overlay in overlays):
             arguments["overlays"] = [
-                {"dest": overlay.get("dest"), "content": self._read(overlay["src"], "an overlay")}
+                {
+                    "dest": overlay.get("dest"),
+                    "content": read_text(self, overlay["src"], "an overlay", task_vars),
+                }
                 if isinstance(overlay.get("src"), str)
                 else overlay
                 for overlay in overlays
             ]
         return arguments
-
-    def _read(self, name: str, what: str) -> str:
-        beside = [Path(self._inventory_dir, folder, name) for folder in ("files", "") if self._inventory_dir]
-        try:
-            path = next((path for path in beside if path.is_file()), None) or self._find_needle("files", name)
-            return Path(path).read_bytes().decode("utf-8-sig")
-        except AnsibleError as error:
-            places = ", ".join(str(path.parent) for path in beside)
-            raise AnsibleActionFail(
-                f"{what} is not there: {name}: looked in {places or 'no inventory directory'}, in files of the "
-                "playbook and the roles: put it there, or give its whole path"
-            ) from error
-        except OSError as error:
-            raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise AnsibleActionFail(f"{what} is not a text file: {name}: byte {error.start} is not UTF-8") from error
 
 
 def _applicable(plan: dict[str, Any]) -> dict[str, str]:

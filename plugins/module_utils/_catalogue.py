@@ -132,6 +132,15 @@ def distributions_of(soname: str, cuda: int | None = None) -> list[str]:
     return []
 
 
+def distributions_of_library(library: str, cuda: int | None) -> list[str]:
+    """Distributions that provide a library in any version, as ``libcudart``, for one CUDA major or for all."""
+    return sorted(
+        wheel.distribution
+        for wheel in WHEELS
+        if cuda in (None, wheel.cuda) and any(soname.split(".so")[0] == library for soname in wheel.sonames)
+    )
+
+
 def library_directories(distributions: Mapping[str, str]) -> list[str]:
     """Directories below site-packages that LD_LIBRARY_PATH needs for these {name: version}, sorted.
 

@@ -1,140 +1,24 @@
 # Copyright (c) 2026, gpufleet.dflash contributors
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From a venv's files to its facts, its problems and the module's result. Private to the collection."""
+"""From a venv's facts to the module's result. Private to the collection."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue, _problems
-from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import (
-    ElfError,
-    ElfObject,
-    read_object,
-)
-from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, verdict
-from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import (
-    Attempt,
-    import_module,
-    load_file,
-    torch_cuda_version,
-)
-from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import (
-    check_files,
-    unowned_files,
-)
-from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System
-from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadError, Process
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
-from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
-from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
-from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError, open_venv
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
-    Installed,
-    library_path,
-    read_installed,
-    sha256_of,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem, verdict
+from ansible_collections.gpufleet.dflash.plugins.module_utils._gather import Request, gather
+from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import unowned_files
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import library_path, sha256_of
+
+__all__ = ["Request", "damaged", "gather", "result", "summary_line", "summary_of_many"]
 
 # An overlay larger than this is listed without its digest: hashing it would make the facts slow.
 _OVERLAY_HASH_LIMIT = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to read and under which circumstances, as the module's options say."""
-
-    venv: str
-    imports: Sequence[str] = ("torch",)
-    load: Sequence[str] = ()
-    ld_library_path: Sequence[str] | None = None
-    unit: str | None = None
-    verify: str = "size"
-
-
-def gather(request: Request, system: System | None = None) -> Facts:
-    """Read what the judges need, executing nothing. Raises VenvError, UnitError, UnsupportedLoader.
-
-    ``system`` stands in for this host's loader and its cache.
-    """
-    venv = open_venv(request.venv)
-    environment, directory = _circumstances(request)
-    installed = read_installed(venv.import_path)
-    process = _start(venv, system or System.of_host(venv.python), environment, directory)
-    attempts: list[Attempt] = []
-    absent: list[str] = []
-    for name in request.imports:
-        plan = import_module(process, name, venv.import_path, venv.version)
-        attempts += plan or []
-        absent += [name] if plan is None else []
-    attempts += [load_file(process, target) for target in request.load]
-    return Facts(
-        venv=venv,
-        installed=installed,
-        objects=_read_objects(installed),
-        attempts=attempts,
-        absent_modules=absent,
-        loaded=list(process.loaded),
-        integrity=check_files(installed, request.verify),
-        unmet=unmet_requirements(installed.distributions, venv.version),
-        ld_library_path=environment.get("LD_LIBRARY_PATH", ""),
-        unit=request.unit,
-        torch_cuda=_torch_cuda(venv),
-        declared=declared_overlays(venv.path, venv.site_packages[0]),
-    )
-
-
-def _circumstances(request: Request) -> tuple[dict[str, str], str]:
-    """The environment and the working directory that the process would have."""
-    environment: dict[str, str] = {}
-    directory = "/"
-    if request.unit is not None:
-        unit = read_unit(request.unit)
-        environment = process_environment(unit, "")
-        directory = unit.working_directory or "/"
-    if request.ld_library_path is not None:
-        environment["LD_LIBRARY_PATH"] = ":".join(request.ld_library_path)
-    return environment, directory
-
-
-def _start(venv: Venv, system: System, environment: Mapping[str, str], directory: str) -> Process:
-    process = Process(system, environment=environment, cwd=directory)
-    try:
-        process.start(venv.python)
-    except (LoadError, ElfError) as error:
-        raise VenvError(
-            f"the venv's interpreter cannot start: {venv.python}: {error}: install that Python or build the venv anew"
-        ) from None
-    return process
-
-
-def _read_objects(installed: Installed) -> dict[str, ElfObject]:
-    """Every owned shared object that can be read, by path.
-
-    What cannot be read is no finding by itself: linker scripts are text named like libraries, some packages
-    ship broken objects for their tests. The checks of files and the loader tell when it matters.
-    """
-    objects: dict[str, ElfObject] = {}
-    for path in installed.libraries():
-        with contextlib.suppress(ElfError, OSError):
-            objects[path] = read_object(path)
-    return objects
-
-
-def _torch_cuda(venv: Venv) -> str | None:
-    for directory in venv.import_path:
-        package = os.path.join(directory, "torch")
-        if os.path.isfile(os.path.join(package, "__init__.py")):
-            return torch_cuda_version(package)
-    return None
-
-
-# --- the result ---------------------------------------------------------------------------------------------
 
 
 def result(facts: Facts, detail: str) -> dict[str, Any]:
@@ -148,9 +32,47 @@ def result(facts: Facts, detail: str) -> dict[str, Any]:
         "providers": _providers(facts, detail),
         "resolution": _resolution(facts, detail),
         "overlays": _overlays(facts),
+        "lock": facts.drift.as_dict() if facts.drift else None,
+        "removal": facts.removal.as_dict() if facts.removal else None,
         "problems": [problem.as_dict() for problem in problems],
         "verdict": verdict(problems),
     }
+
+
+def damaged(venv: str, reason: str) -> dict[str, Any]:
+    """The result for what looks like a venv and cannot be used as one."""
+    problem = Problem(
+        "environment-malformed",
+        reason,
+        "build it anew, or remove it if nothing uses it",
+        object=os.path.join(venv, "pyvenv.cfg"),
+        paths=(venv,),
+        severity="error",
+    )
+    return {
+        "python": {"version": None, "executable": None},
+        "distributions": {},
+        "cuda": {"majors": [], "torch": None, "torch_cuda": None, "driver_floor": None},
+        "library_path": [],
+        "providers": {},
+        "resolution": [],
+        "overlays": [],
+        "lock": None,
+        "removal": None,
+        "problems": [problem.as_dict()],
+        "verdict": "error",
+    }
+
+
+def summary_of_many(venvs: Mapping[str, Mapping[str, Any]]) -> str:
+    """One line for people about what ``discover`` found."""
+    if not venvs:
+        return "no virtual environment found"
+    bad = {path: facts for path, facts in venvs.items() if facts["verdict"] != "ok"}
+    if not bad:
+        return f"ok: {len(venvs)} virtual environments, nothing wrong"
+    path = min(bad, key=lambda path: (bad[path]["verdict"] != "error", path))
+    return f"{len(bad)} of {len(venvs)} virtual environments have problems: {path}: {summary_line(bad[path])}"
 
 
 def summary_line(facts_of_venv: Mapping[str, Any]) -> str:

@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._drift import Drift
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfObject
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import Attempt
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
+from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import Removal
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
+from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import WeakElement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
 
@@ -70,6 +73,17 @@ class Facts:
     torch_cuda: str | None
     # {path: SHA-256} of the files that a generation's recipe laid over its packages on purpose.
     declared: dict[str, str] = field(default_factory=dict)
+    # Where Python looks for modules: PYTHONPATH and the venv's own import path.
+    import_path: tuple[str, ...] = ()
+    # torch is there and was built for no GPU at all.
+    torch_without_cuda: bool = False
+    weak_library_path: list[WeakElement] = field(default_factory=list)
+    weak_run_paths: list[WeakElement] = field(default_factory=list)
+    unowned_libraries: list[str] = field(default_factory=list)
+    drift: Drift | None = None
+    removal: Removal | None = None
+    # Whether a module of the plan that is not installed is a fault: not when venvs of all kinds are looked at.
+    modules_expected: bool = True
 
     def owners(self, path: str) -> list[Distribution]:
         """Distributions that own a file, by the path that the loader used or the real one."""

@@ -136,6 +136,25 @@ def _check_claims(claims: Sequence[tuple[Distribution, Row]], verify: str, found
             found.contested.append(Contested(row.path, holders, losers))
 
 
+def unowned_libraries(installed: Installed, site_packages: Sequence[str]) -> list[str]:
+    """Shared objects below ``nvidia`` that no distribution owns, sorted.
+
+    A link to a file that somebody owns is none: people make libcudnn.so for a compiler that way.
+    """
+    found = []
+    for root in dict.fromkeys(os.path.realpath(directory) for directory in site_packages):
+        for directory, _folders, files in os.walk(os.path.join(root, "nvidia")):
+            for name in files:
+                path = f"{directory}/{name}"
+                if is_shared_object(name) and not installed.owners(path) and not _links_to_owned(path, installed):
+                    found.append(path)
+    return sorted(found)
+
+
+def _links_to_owned(path: str, installed: Installed) -> bool:
+    return os.path.islink(path) and bool(installed.owners(os.path.realpath(path)))
+
+
 def unowned_files(installed: Installed, site_packages: Sequence[str]) -> list[str]:
     """Source files and shared objects inside installed packages that no distribution owns, sorted.
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
@@ -27,7 +26,7 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
             distributions=(*(owner.name for owner in unmet.required_by), unmet.name),
             evidence=f"Requires-Dist of {unmet.required_by[0].path}/METADATA",
         )
-    for name in facts.absent_modules:
+    for name in facts.absent_modules if facts.modules_expected else ():
         yield Problem(
             "unmet-requirement",
             f"the plan imports {name}, but no installed distribution has that module",
@@ -102,7 +101,7 @@ def duplicate_sonames(facts: Facts, repair: Repair) -> Iterator[Problem]:
 
 
 def malformed(facts: Facts, repair: Repair) -> Iterator[Problem]:
-    """Damaged book-keeping, a distribution installed twice, a search path with traps."""
+    """Damaged book-keeping, a distribution installed twice."""
     for damage in facts.installed.damages:
         owner = next((d for d in facts.installed.distributions if damage.path.startswith(d.path + "/")), None)
         yield Problem(
@@ -127,27 +126,4 @@ def malformed(facts: Facts, repair: Repair) -> Iterator[Problem]:
                 distributions=(name,),
                 paths=tuple(copy.path for copy in found),
                 evidence="an installation was interrupted, or two tools installed it",
-            )
-    yield from _search_path(facts)
-
-
-def _search_path(facts: Facts) -> Iterator[Problem]:
-    where = f"of {facts.unit}" if facts.unit else "given"
-    for entry in re.split("[:;]", facts.ld_library_path) if facts.ld_library_path else ():
-        reason = (
-            "has an empty element, which means the current directory"
-            if not entry
-            else f"has a relative element, {entry}, which depends on the current directory"
-            if not entry.startswith(("/", "$"))
-            else f"names {entry}, which is not a directory"
-            if not entry.startswith("$") and not os.path.isdir(entry)
-            else ""
-        )
-        if reason:
-            yield Problem(
-                "environment-malformed",
-                f"the LD_LIBRARY_PATH {where} {reason}",
-                "correct the Environment= line of the unit" if facts.unit else "correct the list of directories",
-                paths=(entry,) if entry else (),
-                evidence=f"LD_LIBRARY_PATH={facts.ld_library_path}",
             )

@@ -14,6 +14,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 
+_UNKNOWN_PRELOAD = "find out which distribution provides it for this torch, and install that"
+
 
 @dataclass
 class _Want:
@@ -56,7 +58,8 @@ def missing_libraries(facts: Facts, repair: Repair) -> Iterator[Problem]:
 def _wants(facts: Facts) -> list[_Want]:
     wants: dict[str, _Want] = {}
     for attempt in facts.attempts:
-        if attempt.error is None:
+        # A preload that found no file is judged as what it is, the end of a list.
+        if attempt.error is None or (attempt.stops and not attempt.error.missing):
             continue
         missing = [(m.soname, m.needed_by, m.message) for m in attempt.error.missing]
         for soname, needed_by, message in missing or [(attempt.target, [], attempt.error.message)]:
@@ -167,6 +170,28 @@ def _providers(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
     } | {cuda_major_of(d.name) for d in facts.installed.distributions}
     fitting = [name for name in candidates if cuda_major_of(name) in majors]
     return fitting or candidates
+
+
+def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """torch gives up preloading at the first library that it misses, and says nothing (pytorch/pytorch#144433)."""
+    for attempt in facts.attempts:
+        if not attempt.stops or attempt.error is None:
+            continue
+        library = os.path.basename(attempt.target).split(".so")[0]
+        names = _catalogue.distributions_of_library(library, facts.cuda_major)
+        installed = [d for d in facts.installed.distributions if d.name in names]
+        count = len(attempt.unreached)
+        yield Problem(
+            "preload-stops",
+            f"importing {attempt.module} stops preloading at {library} without a word: {count} "
+            f"librar{'y' if count == 1 else 'ies'} after it {'is' if count == 1 else 'are'} not preloaded, and a later "
+            "error may name one of those",
+            repair.reinstall(installed) if installed else repair.add(names, facts.unmet) if names else _UNKNOWN_PRELOAD,
+            object=attempt.target if "/" in attempt.target else None,
+            distributions=tuple(names),
+            paths=attempt.unreached,
+            evidence=attempt.words,
+        )
 
 
 def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:

@@ -13,10 +13,14 @@ from collections.abc import Mapping
 
 KINDS: Mapping[str, str] = {
     "missing-library": "error",
+    "preload-stops": "error",
     "clobbered-file": "error",
     "missing-payload": "error",
     "altered-file": "error",
     "unmet-requirement": "error",
+    "lock-drift": "error",
+    "uninstall-would-break": "error",
+    "wrong-variant": "error",
     "driver-missing": "error",
     "undefined-symbol": "error",
     "glibc-too-old": "error",
@@ -30,5 +34,10 @@ KINDS: Mapping[str, str] = {
     "duplicate-soname": "warning",
     "broken-link": "warning",
     "resolved-outside-venv": "warning",
+    "split-site": "warning",
+    "namespace-shadow": "warning",
+    "companion-mismatch": "warning",
+    "orphan-file": "warning",
+    "insecure-search-path": "warning",
     "environment-malformed": "warning",
 }

@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import (
     read_descriptor,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import is_hidden
 
 _HEADER = struct.Struct("<4sBBBBB7sHHI8xQ14xHH6x")
 _PROGRAM_HEADER_SIZE = 56
@@ -108,7 +109,7 @@ class CandidateFiles:
         where it stops.
         """
         full = self.absolute(path)
-        if self._hidden and os.path.realpath(full) in self._hidden:
+        if is_hidden(full, self._hidden):
             raise Skipped(errno.ENOENT)
         try:
             mode = os.stat(full).st_mode

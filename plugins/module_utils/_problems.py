@@ -16,7 +16,11 @@ from typing import Callable
 from ansible_collections.gpufleet.dflash.plugins.module_utils import (
     _judge_combinations,
     _judge_files,
+    _judge_layout,
     _judge_loading,
+    _judge_lock,
+    _judge_removal,
+    _judge_search_path,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
@@ -25,13 +29,23 @@ _JUDGES: tuple[Callable[[Facts, Repair], Iterator[Problem]], ...] = (
     _judge_files.clobbered,
     _judge_files.missing_payload,
     _judge_loading.missing_libraries,
+    _judge_loading.preload_stops,
+    _judge_layout.wrong_variant,
     _judge_combinations.unmet_requirements,
+    _judge_lock.lock_drift,
+    _judge_removal.uninstall_would_break,
     _judge_files.altered_files,
     _judge_files.changed_overlays,
     _judge_combinations.mixed_majors,
     _judge_combinations.duplicate_sonames,
     _judge_loading.outside_venv,
     _judge_files.broken_links,
+    _judge_layout.split_site,
+    _judge_layout.namespace_shadow,
+    _judge_layout.companion_mismatch,
+    _judge_layout.orphan_files,
+    _judge_search_path.insecure,
+    _judge_search_path.absent_directories,
     _judge_combinations.malformed,
 )
 

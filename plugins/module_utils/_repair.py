@@ -68,6 +68,32 @@ class Repair:
         going = list(dict.fromkeys(names))
         return self._offer(f"without {', '.join(going)}", f"repair this venv: {self._remove(going, [])}")
 
+    def install_pins(self, pins: Sequence[str], instead_of: Sequence[Distribution]) -> str:
+        """Install exactly these, after taking away other versions of them, and bring back what that takes."""
+        wanted = " ".join(shlex.quote(pin) for pin in pins)
+        install = (
+            f"{self._python} -m pip install --no-deps {wanted}"
+            if self._has_pip
+            else f"uv pip install --python {self._python} --no-deps {wanted}"
+        )
+        names = [distribution.name for distribution in instead_of]
+        survivors = self._survivors(instead_of, [])
+        steps = [self._uninstall(names)] if names else []
+        steps += [install, *([self._force(survivors)] if survivors else [])]
+        return self._offer("from the lock", f"repair this venv: {' && '.join(steps)}")
+
+    def another_build(self, name: str, wanted: str) -> str:
+        """Replace a distribution by one that this venv's index may not have: which one is the operator's to say."""
+        return self._offer(
+            f"with {wanted}", f"name that build by its local tag, such as {name}==VERSION+cu130, and install it here"
+        )
+
+    def uninstall(self, names: Sequence[str]) -> str:
+        """The safe order: uninstall, then force back what that takes from others."""
+        if self._immutable:
+            return f"change the lock and deploy again: {_GENERATION} without {', '.join(names)}"
+        return self._remove(names, [])
+
     def keep_one(self, owners: Sequence[Distribution], cuda: int | None, *, restore: bool = True) -> str:
         """Settle a contest: keep the one for this CUDA major, or say how to keep either.
 

@@ -142,6 +142,12 @@ _PLAIN = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w\s,.-]*)\])?\s*\(?([^;()]*
 _MARKER = re.compile(r"\(?\s*(extra|sys_platform|platform_system)\s*==\s*['\"]([^'\"]*)['\"]\s*\)?$")
 
 
+def marker_applies(marker: str, environment: Mapping[str, str]) -> bool | None:
+    """Whether a lock's marker holds; None where only the ``packaging`` library could tell and is not here."""
+    requirement = _parser()(f"anything ; {marker}", environment)
+    return None if requirement is None else requirement.applies("")
+
+
 def parse_plainly(text: str, environment: Mapping[str, str]) -> _Requirement | None:
     """The fallback without ``packaging``: None for what it cannot judge with certainty."""
     matched = _PLAIN.match(text.strip())

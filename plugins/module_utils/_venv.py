@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import read_start
 
 # A venv's configuration is a dozen lines; anything larger is not one.
 _CONFIGURATION_LIMIT = 64 * 1024
@@ -65,8 +66,7 @@ def open_venv(path: str) -> Venv:
 def _read_configuration(path: str) -> dict[str, str]:
     file = os.path.join(path, "pyvenv.cfg")
     try:
-        with Path(file).open(encoding="utf-8", errors="replace") as stream:
-            text = stream.read(_CONFIGURATION_LIMIT)
+        text = read_start(file, _CONFIGURATION_LIMIT)
     except FileNotFoundError:
         where = "there is no such directory" if not os.path.isdir(path) else "it has no pyvenv.cfg"
         raise VenvError(
@@ -123,8 +123,7 @@ def _path_lines(directory: str) -> list[str]:
         return []
     for name in names:
         try:
-            with Path(directory, name).open(encoding="utf-8", errors="replace") as stream:
-                lines = stream.read(_CONFIGURATION_LIMIT).splitlines()
+            lines = read_start(os.path.join(directory, name), _CONFIGURATION_LIMIT).splitlines()
         except OSError:
             continue
         for line in lines:

@@ -17,11 +17,11 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
-from pathlib import Path
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical, open_regular
 
 # Larger than the largest honest METADATA (a long README) and RECORD (a hundred thousand rows) by far.
 _METADATA_LIMIT = 16 * 1024 * 1024
@@ -93,7 +93,7 @@ class Installed:
 
     def owners(self, path: str) -> list[Distribution]:
         """Distributions whose RECORD lists this absolute path, directories spelled as links or resolved."""
-        return self._owners.get(path) or self._owners.get(_canonical(path), [])
+        return self._owners.get(path) or self._owners.get(canonical(path), [])
 
     def shared(self) -> dict[str, list[Distribution]]:
         """Paths that distributions of different names claim."""
@@ -248,7 +248,7 @@ def _parse_row(fields: list[str], prefix: str) -> Row | None:
         return None
     path, digest, size = fields
     if path[0] == "/" or ".." in path or "//" in path or "./" in path:
-        path = _canonical(os.path.join(prefix, path))
+        path = canonical(os.path.join(prefix, path))
     else:
         path = prefix + path
     recorded = None
@@ -261,21 +261,15 @@ def _parse_row(fields: list[str], prefix: str) -> Row | None:
     return Row(path, recorded, int(size) if size else None)
 
 
-def _canonical(path: str) -> str:
-    """The path with links of its directories resolved; the last component stays: a package may own a link."""
-    directory, name = os.path.split(os.path.normpath(path))
-    return os.path.join(os.path.realpath(directory), name)
-
-
 def record_digest(sha256: str) -> str:
     """The spelling in RECORD of a SHA-256 in hexadecimal."""
     return base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")
 
 
 def sha256_of(path: str) -> str:
-    """SHA-256 of a file's content, in lower-case hexadecimal. Raises OSError."""
+    """SHA-256 of a file's content, in lower-case hexadecimal. Raises OSError, also for what is no regular file."""
     digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
+    with open_regular(path) as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()

@@ -24,16 +24,25 @@ options:
   venv:
     description:
       - The virtual environment, the directory that holds C(pyvenv.cfg) and C(bin/python).
+      - Exactly one of O(venv) and O(discover) is needed.
     type: path
-    required: true
+  discover:
+    description:
+      - Directories below which virtual environments are looked for, each of which is then examined.
+      - The search stays on the file system of each directory, follows no link, and looks neither into environments
+        nor into what calls itself a cache. It ends after 500,000 directories, with a warning.
+      - An environment that is damaged is a problem of its own and does not fail the task. A directory that is not
+        there is a warning.
+    type: list
+    elements: path
   imports:
     description:
       - The modules that the service imports, in order. What importing them loads is predicted.
-      - For C(torch) its own preload table is followed, for another module the extension modules that its
-        files import.
+      - For C(torch) its own preload table is followed, for C(sgl_kernel) its choice by the GPU and what it takes from
+        C(CUDA_HOME), for another module the extension modules that its files import.
+      - V([torch]) by default. With O(discover), a module that an environment does not have is left out there.
     type: list
     elements: str
-    default: [torch]
   load:
     description:
       - Libraries that are loaded after O(imports), in this order, as V(ctypes.CDLL) does.
@@ -52,6 +61,25 @@ options:
     description:
       - A systemd unit whose environment and working directory the service has, by the absolute path of its
         file or by its name.
+    type: str
+  without:
+    description:
+      - Distributions that somebody thinks of uninstalling. What that would delete of others, and what could not be
+        loaded afterwards, with the words of the error, is reported as V(uninstall-would-break) and in
+        RV(venvs.removal). Nothing is uninstalled.
+    type: list
+    elements: str
+    default: []
+  lock:
+    description:
+      - Path on the controller of a lock (a pip requirements file with exact versions and hashes) that the environment
+        is compared with. It is looked for as in M(gpufleet.dflash.venv_generation).
+      - Versions are equal as PEP 440 says. A pin with a local tag such as C(+cu130) accepts only that build, one
+        without accepts any.
+      - C(pip), C(setuptools) and C(wheel) may be there although the lock does not have them.
+    type: str
+  lock_content:
+    description: The text of the lock, instead of O(lock).
     type: str
   verify:
     description:
@@ -108,6 +136,20 @@ EXAMPLES = r"""
     that: wheels.venvs['/opt/sglang/venv'].verdict != 'error'
     fail_msg: "{{ wheels.problems | map(attribute='message') | join('; ') }}"
 
+- name: Ask what an uninstall would break before typing it
+  gpufleet.dflash.cuda_wheel_facts:
+    venv: /opt/sglang/venv
+    without: [nvidia-cudnn-cu12]
+
+- name: Find every environment of a host and what is wrong with it
+  gpufleet.dflash.cuda_wheel_facts:
+    discover: [/opt, /srv, /home]
+
+- name: Compare a host with its lock
+  gpufleet.dflash.cuda_wheel_facts:
+    venv: /opt/sglang/venv
+    lock: locks/serving.txt
+
 - name: Compare every installed file with its recorded hash
   gpufleet.dflash.cuda_wheel_facts:
     venv: /opt/sglang/venv
@@ -133,11 +175,11 @@ venvs:
       type: dict
       contains:
         version:
-          description: Its version.
+          description: Its version, null for an environment that cannot be used.
           type: str
           sample: 3.12.4
         executable:
-          description: The real file that runs, which is the base installation's.
+          description: The real file that runs, which is the base installation's; null as above.
           type: str
           sample: /usr/bin/python3.12
     distributions:
@@ -219,8 +261,57 @@ venvs:
         sha256:
           description: Digest of the content, null for a file above 16 MiB.
           type: str
+    lock:
+      description: The difference from O(lock), null without one.
+      type: dict
+      contains:
+        missing:
+          description: Pins of which nothing is installed.
+          type: list
+          elements: str
+          sample: [nvidia-cufile==1.15.1.6]
+        different:
+          description: What is installed in another version or build, with the version of the lock.
+          type: list
+          elements: str
+          sample: ["torch==2.11.0, locked 2.11.0+cu130"]
+        extra:
+          description: What is installed and not in the lock.
+          type: list
+          elements: str
+        unjudged:
+          description: Pins whose marker cannot be evaluated on a host without the C(packaging) library.
+          type: list
+          elements: str
+    removal:
+      description: What uninstalling O(without) would do, null without it.
+      type: dict
+      contains:
+        distributions:
+          description: Those that would go.
+          type: list
+          elements: str
+        not_installed:
+          description: Those that are not there.
+          type: list
+          elements: str
+        files:
+          description: How many files of each distribution that stays would be deleted.
+          type: dict
+          sample: {nvidia-nvtx-cu12: 26}
+        failures:
+          description: What of the plan would fail then, V(target), and what Python would say, V(words).
+          type: list
+          elements: dict
+          sample:
+            - target: libcufile.so.0
+              words: "OSError: libcufile.so.0: cannot open shared object file: No such file or directory"
+        requirements:
+          description: What would then be required and not there, V(requirement), and by whom, V(required_by).
+          type: list
+          elements: dict
     problems:
-      description: As RV(problems).
+      description: As RV(problems), of this environment.
       type: list
       elements: dict
     verdict:
@@ -233,6 +324,9 @@ problems:
   type: list
   elements: dict
   contains:
+    venv:
+      description: The virtual environment that has it.
+      type: str
     kind:
       description: The kind of problem, such as V(missing-library).
       type: str
@@ -266,44 +360,43 @@ problems:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import (
-    Request,
-    gather,
-    result,
-    summary_line,
-)
-from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import UnsupportedLoader
-from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import UnitError
-from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import VenvError
+from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import ExaminationError, examine_all
+
+ARGUMENT_SPEC = {
+    "venv": {"type": "path"},
+    "discover": {"type": "list", "elements": "path"},
+    "imports": {"type": "list", "elements": "str"},
+    "load": {"type": "list", "elements": "str", "default": []},
+    "ld_library_path": {"type": "list", "elements": "str"},
+    "unit": {"type": "str"},
+    "without": {"type": "list", "elements": "str", "default": []},
+    "lock": {"type": "str"},
+    "lock_content": {"type": "str"},
+    "verify": {"type": "str", "choices": ["size", "hash", "none"], "default": "size"},
+    "detail": {"type": "str", "choices": ["summary", "full"], "default": "summary"},
+}
 
 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "venv": {"type": "path", "required": True},
-            "imports": {"type": "list", "elements": "str", "default": ["torch"]},
-            "load": {"type": "list", "elements": "str", "default": []},
-            "ld_library_path": {"type": "list", "elements": "str"},
-            "unit": {"type": "str"},
-            "verify": {"type": "str", "choices": ["size", "hash", "none"], "default": "size"},
-            "detail": {"type": "str", "choices": ["summary", "full"], "default": "summary"},
-        },
+        argument_spec=ARGUMENT_SPEC,
+        mutually_exclusive=[("venv", "discover")],
+        required_one_of=[("venv", "discover")],
         supports_check_mode=True,
     )
-    options = dict(module.params)
-    detail = options.pop("detail")
     try:
-        facts = result(gather(Request(**options)), detail)
-    except (VenvError, UnitError, UnsupportedLoader, OSError) as error:
+        found = examine_all(module.params)
+    except ExaminationError as error:
         module.fail_json(msg=str(error))
-    venvs = {options["venv"]: facts}
+    for note in found.notes:
+        module.warn(note)
     module.exit_json(
         changed=False,
-        msg=summary_line(facts),
-        ansible_facts={"cuda_wheels": venvs},
-        venvs=venvs,
-        problems=facts["problems"],
+        msg=found.summary,
+        ansible_facts={"cuda_wheels": found.venvs},
+        venvs=found.venvs,
+        problems=found.problems,
     )
 
 

@@ -113,9 +113,10 @@ def test_full_detail_adds_the_rest_of_the_process(venv: Path) -> None:
         ({"venv": "/usr"}, "not a virtual environment: /usr: it has no pyvenv.cfg"),
         ({"venv": "{venv}", "unit": "no-such-unit-here"}, "there is no such unit: no-such-unit-here.service"),
         ({"venv": "{venv}", "verify": "twice"}, "value of verify must be one of"),
-        ({"verify": "size"}, "missing required arguments: venv"),
+        ({"verify": "size"}, "one of the following is required: venv, discover"),
+        ({"venv": "{venv}", "discover": "/opt"}, "parameters are mutually exclusive: venv|discover"),
     ],
-    ids=["no directory", "no venv", "no unit", "bad choice", "no argument"],
+    ids=["no directory", "no venv", "no unit", "bad choice", "no argument", "two arguments"],
 )
 def test_a_users_mistake_is_one_clear_sentence(venv: Path, arguments: dict[str, str], words: str) -> None:
     result = call({name: value.format(venv=venv) for name, value in arguments.items()})

@@ -1,0 +1,163 @@
+# Copyright (c) 2026, gpufleet.dflash contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Find Python modules from their files, executing none. Private to the collection."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+from collections.abc import Container, Mapping, Sequence
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import is_hidden, read_start
+
+_SOURCE_LIMIT = 4 * 1024 * 1024
+
+
+class Importer:
+    """Finds modules as Python's path finder does, without executing any."""
+
+    def __init__(
+        self, import_path: Sequence[str], version: str, environment: Mapping[str, str], hidden: Container[str]
+    ) -> None:
+        self.import_path = tuple(import_path)
+        self.environment = environment
+        self._hidden = hidden
+        digits = "".join(version.split(".")[:2])
+        self._suffixes = (f".cpython-{digits}-{os.uname().machine}-linux-gnu.so", ".abi3.so", ".so")
+
+    def package(self, name: str) -> str | None:
+        """Directory of a regular package."""
+        stems = (os.path.join(entry, name) for entry in self.import_path)
+        return next((stem for stem in stems if self.is_file(os.path.join(stem, "__init__.py"))), None)
+
+    def extension_files(self, stem: str) -> list[str]:
+        """The extension module at this path without suffix: one file, or none."""
+        return [stem + suffix for suffix in self._suffixes if self.is_file(stem + suffix)][:1]
+
+    def is_file(self, path: str) -> bool:
+        """Whether there is such a file, hidden ones left out."""
+        return os.path.isfile(path) and not is_hidden(path, self._hidden)
+
+    def matches(self, directory: str, pattern: str) -> list[str]:
+        """What ``glob.glob`` finds in a directory, in its order, which is that of the directory."""
+        found = glob.glob(os.path.join(glob.escape(directory), pattern))
+        return [path for path in found if not is_hidden(path, self._hidden)]
+
+    def exists(self, name: str) -> bool:
+        """Whether ``import name`` finds a package, a namespace package, a source file or an extension module."""
+        return any(
+            self._is_package(stem) or self.is_file(stem + ".py") or self.extension_files(stem)
+            for stem in (os.path.join(entry, *name.split(".")) for entry in self.import_path)
+        )
+
+    def _is_package(self, stem: str) -> bool:
+        """Whether the directory is there: installers remove one together with its last file."""
+        if not self._hidden:
+            return os.path.isdir(stem)
+        return any(
+            self.is_file(os.path.join(directory, file))
+            for directory, _folders, files in os.walk(stem)
+            for file in files
+            if not file.endswith(".pyc")
+        )
+
+    def all_extensions(self, name: str) -> list[str]:
+        """Every file below the package that looks like an extension module."""
+        found = []
+        for entry in self.import_path:
+            for directory, folders, files in os.walk(os.path.join(entry, *name.split("."))):
+                folders[:] = sorted(folder for folder in folders if folder not in ("tests", "test", "__pycache__"))
+                extensions = (os.path.join(directory, file) for file in sorted(files) if self._is_extension(file))
+                found += [path for path in extensions if self.is_file(path)]
+        return found
+
+    def _is_extension(self, file: str) -> bool:
+        # lib*.so are libraries that extension modules need, not modules.
+        return (
+            file.endswith(self._suffixes)
+            and not file.startswith("lib")
+            and ".cpython-" not in file.replace(self._suffixes[0], "")
+        )
+
+    def follow(self, name: str) -> list[tuple[str, bool]]:
+        """Extension modules of the package that importing ``name`` reaches, and whether it must have them."""
+        extensions: list[tuple[str, bool]] = []
+        seen: set[str] = set()
+        top = name.split(".")[0]
+
+        def visit(module: str, required: bool) -> None:
+            if module in seen or module.split(".")[0] != top:
+                return
+            seen.add(module)
+            parent = module.rpartition(".")[0]
+            if parent:
+                visit(parent, required)
+            for entry in self.import_path:
+                # Python's order of preference: package, extension module, source.
+                stem = os.path.join(entry, *module.split("."))
+                package = os.path.join(stem, "__init__.py")
+                if self.is_file(package):
+                    break
+                extension = self.extension_files(stem)
+                if extension:
+                    extensions.extend((path, required) for path in extension)
+                    return
+                if self.is_file(stem + ".py"):
+                    break
+            else:
+                return
+            source = package if self.is_file(package) else stem + ".py"
+            for target, always in _imported(source, module, is_package=source == package):
+                visit(target, required and always)
+
+        visit(name, True)
+        return extensions
+
+
+def _imported(source: str, module: str, is_package: bool) -> list[tuple[str, bool]]:
+    """Modules that a source file imports when it is itself imported, and whether a failure ends that import.
+
+    Functions' bodies do not run then; an import below ``try`` with ``except ImportError`` may fail.
+    """
+    try:
+        tree = ast.parse(read_source(source))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    found: list[tuple[str, bool]] = []
+    todo: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(tree.body)]
+    while todo:
+        node, required = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or _only_for_types(node):
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, required) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            kept = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join(kept + ([node.module] if node.module else []))
+            found += [(name, required) for name in (base, *(f"{base}.{alias.name}" for alias in node.names))]
+        else:
+            required = required and not _forgives(node)
+            todo += [(child, required) for child in reversed(list(ast.iter_child_nodes(node)))]
+    return [(name, required) for name, required in found if name]
+
+
+def _forgives(node: ast.AST) -> bool:
+    """Whether the statement goes on after a failed import inside it."""
+    if not isinstance(node, ast.Try):
+        return False
+    caught = " ".join("Exception" if handler.type is None else ast.dump(handler.type) for handler in node.handlers)
+    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "OSError", "Exception")) and not any(
+        isinstance(inner, ast.Raise) for handler in node.handlers for inner in ast.walk(handler)
+    )
+
+
+def _only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def read_source(path: str) -> str:
+    """A source file's text, up to a limit that no honest one reaches. Raises OSError."""
+    return read_start(path, _SOURCE_LIMIT)
