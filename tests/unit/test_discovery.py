@@ -19,8 +19,17 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._discovery import 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import examine_all
 
 OPTIONS: dict[str, Any] = {
-    "venv": None, "discover": None, "imports": None, "load": [], "ld_library_path": None, "unit": None,
-    "without": [], "lock": None, "lock_content": None, "verify": "size", "detail": "summary",
+    "venv": None,
+    "discover": None,
+    "imports": None,
+    "load": [],
+    "ld_library_path": None,
+    "unit": None,
+    "without": [],
+    "lock": None,
+    "lock_content": None,
+    "verify": "size",
+    "detail": "summary",
 }
 
 
