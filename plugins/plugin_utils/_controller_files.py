@@ -39,8 +39,14 @@ def read_text(action: ActionBase, name: str, what: str, task_vars: dict[str, Any
     beside = [Path(inventory, folder, name) for folder in ("files", "") if inventory]
     try:
         path = next((path for path in beside if path.is_file()), None) or action._find_needle("files", name)
-        return Path(path).read_bytes().decode("utf-8")
-    except (AnsibleError, OSError) as error:
-        raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error}") from error
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except AnsibleError as error:
+        places = ", ".join(str(path.parent) for path in beside)
+        raise AnsibleActionFail(
+            f"{what} is not there: {name}: looked in {places or 'no inventory directory'}, in files of the "
+            "playbook and the roles: put it there, or give its whole path"
+        ) from error
+    except OSError as error:
+        raise AnsibleActionFail(f"{what} cannot be read on the controller: {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise AnsibleActionFail(f"{what} is not a text file: {name}: byte {error.start} is not UTF-8") from error

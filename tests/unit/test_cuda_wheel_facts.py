@@ -157,7 +157,7 @@ def test_a_lock_of_the_controller_and_an_uninstall(venv: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"lock": "/nonexistent/lock.txt"}, "the lock cannot be read on the controller: /nonexistent/lock.txt"),
+        ({"lock": "/nonexistent/lock.txt"}, "the lock is not there: /nonexistent/lock.txt: looked in "),
         ({"lock_content": "nvidia-nvtx>=13\n"}, "nvidia-nvtx is not pinned to one version: lock:1"),
         ({"lock": "a", "lock_content": "b"}, "lock and lock_content exclude each other"),
     ],
