@@ -21,7 +21,7 @@ _SEEDED = frozenset({"pip", "setuptools", "wheel"})
 class Drift:
     """``missing`` are pins of which no version is installed, ``wrong`` pairs of what is installed and the pin.
 
-    ``unjudged`` are pins whose marker needs the ``packaging`` library, which is not here.
+    ``unjudged`` are pins whose marker cannot be evaluated, for want of the ``packaging`` library as a rule.
     """
 
     missing: list[LockEntry] = field(default_factory=list)

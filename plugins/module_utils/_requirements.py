@@ -143,9 +143,12 @@ _MARKER = re.compile(r"\(?\s*(extra|sys_platform|platform_system)\s*==\s*['\"]([
 
 
 def marker_applies(marker: str, environment: Mapping[str, str]) -> bool | None:
-    """Whether a lock's marker holds; None where only the ``packaging`` library could tell and is not here."""
+    """Whether a lock's marker holds; None where it cannot be told, as without ``packaging``."""
     requirement = _parser()(f"anything ; {marker}", environment)
-    return None if requirement is None else requirement.applies("")
+    try:
+        return None if requirement is None else requirement.applies("")
+    except ValueError:  # packaging's UndefinedComparison, as for os_name ~= "posix"
+        return None
 
 
 def parse_plainly(text: str, environment: Mapping[str, str]) -> _Requirement | None:

@@ -21,11 +21,11 @@ CU12_SONAMES = ("libcudart.so.12", "libnvToolsExt.so.1", "libcufile.so.0")
 HOOK = "torch_memory_saver_hook_mode_preload_{}.abi3.so"
 
 
-def examine(venv: Path, **options: Any) -> dict[str, Any]:
+def examine(venv: Path, *, detail: str = "summary", **options: Any) -> dict[str, Any]:
     """The module's result as if ld.so.cache were empty, so that every host gives the same answer."""
     request = Request(**{"venv": str(venv), "imports": [], **options})
     system = System.of_host(os.path.realpath(sys.executable), use_cache=False)
-    return result(gather(request, system), "summary")
+    return result(gather(request, system), detail)
 
 
 def examine_as_service(venv: Path, **options: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,8 @@ from ansible_collections.gpufleet.dflash.plugins.modules import cuda_wheel_facts
 ANSIBLE = Path(sys.executable).with_name("ansible")
 
 
-def call(arguments: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
-    """The module's result; ``failed`` is in it when it failed."""
+def call(arguments: dict[str, Any], *, check: bool = False, warnings: list[str] | None = None) -> dict[str, Any]:
+    """The module's result; ``failed`` is in it when it failed. ``warnings`` gets what Ansible shows."""
     done = subprocess.run(
         [
             *(str(ANSIBLE), "localhost", "--inventory", "localhost,", "--connection", "local"),
@@ -43,6 +44,8 @@ def call(arguments: dict[str, Any], *, check: bool = False) -> dict[str, Any]:
     )
     status, _arrow, text = done.stdout.partition("=> ")
     assert text, done.stdout + done.stderr
+    if warnings is not None:
+        warnings += done.stderr.split("[WARNING]: ")[1:]
     return {"failed": "FAILED" in status, **json.loads(text)}
 
 
@@ -135,6 +138,53 @@ def test_the_result_is_documented_completely(venv: Path) -> None:
     assert set(facts) == set(documented["venvs"]["contains"])
     assert set(facts["cuda"]) == set(documented["venvs"]["contains"]["cuda"]["contains"])
     assert set(result["problems"][0]) == set(documented["problems"]["contains"])
+
+
+def test_a_lock_of_the_controller_and_an_uninstall(venv: Path, tmp_path: Path) -> None:
+    lock = tmp_path / "serving.txt"
+    lock.write_text(f"nvidia-nvtx==13.0.84 --hash=sha256:{'0' * 64}\n")
+
+    result = call({"venv": str(venv), "imports": [], "lock": str(lock), "without": ["nvidia-nvtx"]})
+
+    documented = yaml.safe_load(cuda_wheel_facts.RETURN)["venvs"]["contains"]
+    facts = result["venvs"][str(venv)]
+    assert facts["lock"]["different"] == ["nvidia-nvtx==13.0.85, locked 13.0.84"]
+    assert set(facts["lock"]) == set(documented["lock"]["contains"])
+    assert set(facts["removal"]) == set(documented["removal"]["contains"])
+    assert [problem["kind"] for problem in result["problems"]] == ["lock-drift", "lock-drift"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"lock": "/nonexistent/lock.txt"}, "the lock is not there: /nonexistent/lock.txt: looked in "),
+        ({"lock_content": "nvidia-nvtx>=13\n"}, "nvidia-nvtx is not pinned to one version: lock:1"),
+        ({"lock": "a", "lock_content": "b"}, "lock and lock_content exclude each other"),
+    ],
+    ids=["absent", "not pinned", "twice"],
+)
+def test_a_lock_that_cannot_be_used(venv: Path, arguments: dict[str, str], words: str) -> None:
+    result = call({"venv": str(venv), **arguments})
+
+    assert result["failed"] is True
+    assert words in result["msg"]
+
+
+def test_every_environment_below_a_directory(venv: Path, tmp_path: Path) -> None:
+    broken = venv.parent / "broken"
+    shutil.copytree(venv, broken, symlinks=True)
+    (broken / "bin/python").unlink()
+    warnings: list[str] = []
+    try:
+        result = call({"discover": [str(venv.parent), str(tmp_path / "absent")]}, warnings=warnings)
+    finally:
+        shutil.rmtree(broken)
+
+    assert (result["failed"], sorted(result["venvs"])) == (False, [str(broken), str(venv)])
+    assert result["venvs"][str(venv)]["verdict"] == "ok", "torch is not there, and need not be"
+    assert [problem["venv"] for problem in result["problems"]] == [str(broken)]
+    assert any(warning.startswith("cannot look for virtual environments: ") for warning in warnings)
+    assert result["msg"].startswith(f"1 of 2 virtual environments have problems: {broken}: error: ")
 
 
 def test_a_summary_stays_small(venv: Path) -> None:

@@ -134,6 +134,12 @@ def test_markers_decide_what_the_lock_installs(new_venv: Callable[..., Path]) ->
     assert examine(new_venv("nvidia-nvtx"), lock=lock_of(*MARKED))["problems"] == []
 
 
+def test_a_marker_without_a_meaning_is_not_judged(new_venv: Callable[..., Path]) -> None:
+    facts = examine(new_venv("nvidia-nvtx"), lock=lock_of('nvidia-nvtx==13.0.85 ; os_name ~= "posix"'))
+
+    assert (facts["problems"], facts["lock"]["unjudged"]) == ([], ["nvidia-nvtx==13.0.85"])
+
+
 def test_a_marker_that_cannot_be_judged_is_no_problem(
     new_venv: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
