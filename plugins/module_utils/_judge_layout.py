@@ -45,7 +45,7 @@ def wrong_variant(facts: Facts, repair: Repair) -> Iterator[Problem]:
         f"need{'s' if len(wanting) == 1 else ''} one with it",
         repair.another_build("torch", "a build of torch for the CUDA of the others"),
         object=paths[0],
-        soname=next(name for name in facts.objects[paths[0]].needed if name in _CUDA_BUILD),
+        soname=next((name for name in facts.objects[paths[0]].needed if name in _CUDA_BUILD), None),
         distributions=("torch", *sorted(wanting)),
         paths=tuple(paths),
         evidence="torch/version.py says cuda = None",
@@ -129,7 +129,7 @@ def companion_mismatch(facts: Facts, repair: Repair) -> Iterator[Problem]:
         present = {name: versions[name] for name in names if name in versions}
         # A local tag such as +cu130 tells the build, not the version.
         if len({version.partition("+")[0] for version in present.values()}) > 1:
-            leader = next(iter(present))
+            leader, *_others = present
             public = present[leader].partition("+")[0]
             others = [name for name in present if present[name].partition("+")[0] != public]
             yield Problem(
