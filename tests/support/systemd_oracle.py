@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -25,6 +26,9 @@ def unit_dump(path: Path, unit: str) -> dict[str, list[str]]:
     """
     environment = {name: value for name, value in os.environ.items() if name not in ("TMPDIR", "TEMP", "TMP")}
     environment |= {"SYSTEMD_LOG_LEVEL": "debug", "SYSTEMD_UNIT_PATH": f"{path}:"}
+    # The system's manager asks the account database; run by hand, systemd believes the environment instead.
+    account = pwd.getpwuid(os.getuid())
+    environment |= {"HOME": account.pw_dir, "SHELL": account.pw_shell, "USER": account.pw_name}
     run = subprocess.run(
         ["systemd-analyze", "verify", unit], env=environment, capture_output=True, timeout=60, check=False
     )
