@@ -10,11 +10,12 @@ import errno
 import fcntl
 import os
 import secrets
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from typing import Callable
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import open_regular
 
 
 def check_root(root: str, error: type[Exception]) -> str:
@@ -32,12 +33,8 @@ def read_regular(path: str, limit: int = 64 << 20) -> bytes:
 
     Never waits: a FIFO or a device in the place of a file must not stop whoever reads it.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        if status.st_size > limit:
+    with open_regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
         return stream.read(limit)
 

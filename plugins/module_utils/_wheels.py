@@ -13,7 +13,6 @@ import csv
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
@@ -201,12 +200,8 @@ def _read_metadata(file: str, path: str, site_packages: str, damages: list[Damag
 
 def _read_text(path: str, limit: int) -> str:
     """The whole file. Never opens what could block (a FIFO) and never reads more than ``limit`` bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("is not a regular file")
-        if status.st_size > limit:
+    with open_regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > limit:
             raise ValueError(f"is larger than {limit} bytes")
         data = stream.read(limit)
     if b"\0" in data:
