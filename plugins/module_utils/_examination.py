@@ -41,6 +41,7 @@ class Examination:
 
 def examine_all(options: Mapping[str, Any]) -> Examination:
     """Examine ``venv``, or every venv below ``discover``. Raises ExaminationError."""
+    _refuse_nul(options)
     discovered = find_venvs(options["discover"]) if options["discover"] is not None else None
     paths = [options["venv"]] if discovered is None else discovered.venvs
     venvs = {}
@@ -81,6 +82,14 @@ def _examine(path: str, options: Mapping[str, Any], lock: tuple[LockEntry, ...] 
     except (VenvError, UnsupportedLoader, OSError) as error:
         # One venv that cannot be read is its own problem and nobody else's.
         return damaged(path, str(error))
+
+
+def _refuse_nul(options: Mapping[str, Any]) -> None:
+    """No path, name or variable can hold a NUL character; the system calls would say so less clearly."""
+    for name, value in options.items():
+        texts = value if isinstance(value, list) else [value]
+        if name != "lock_content" and any("\0" in text for text in texts if isinstance(text, str)):
+            raise ExaminationError(f"a NUL character: {name}: take it out")
 
 
 def _lock(options: Mapping[str, Any]) -> tuple[LockEntry, ...] | None:

@@ -9,6 +9,7 @@ This module is private to the collection: it can change at any time.
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -73,7 +74,8 @@ class HealthSpec:
         except ValueError:
             usable = False
         for wrong, key, remedy in (
-            (not self.unit or self.unit.startswith("-"), "unit", "give the name of a systemd unit"),
+            # systemctl would take a pattern for every unit that it matches.
+            (not re.match(r"[\w:.@\\][\w:.@\\-]*\Z", self.unit, re.ASCII), "unit", "give the name of one systemd unit"),
             (not usable, "url", "give http://HOST:PORT"),
             (not self.path.startswith("/"), "path", "give a path that starts with /"),
             (self.protocol not in PROTOCOLS, "protocol", f"give one of {', '.join(sorted(PROTOCOLS))}"),

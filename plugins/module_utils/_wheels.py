@@ -251,7 +251,8 @@ def _parse_row(fields: list[str], prefix: str) -> Row | None:
         recorded = digest[7:]
         if not _SHA256.match(recorded):
             return None
-    if size and not size.isascii() or size and not size.isdigit():
+    # Nineteen digits hold every file size; Python refuses to convert thousands of them.
+    if size and not (size.isascii() and size.isdigit() and len(size) <= 19):
         return None
     return Row(path, recorded, int(size) if size else None)
 

@@ -16,7 +16,7 @@ import pytest
 from support import small_wheels
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._discovery import find_venvs
-from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import examine_all
+from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import ExaminationError, examine_all
 
 OPTIONS: dict[str, Any] = {
     "venv": None,
@@ -38,6 +38,12 @@ def bare_venv(path: Path) -> str:
     (path / "bin").mkdir(parents=True)
     (path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n")
     return str(path)
+
+
+@pytest.mark.parametrize("options", [{"venv": "/opt/v\0"}, {"venv": "/opt/v", "imports": ["to\0rch"]}])
+def test_a_nul_character_is_one_clear_error(options: dict[str, Any]) -> None:
+    with pytest.raises(ExaminationError, match="a NUL character: .*: take it out"):
+        examine_all({**OPTIONS, **options})
 
 
 def test_venvs_are_found_at_any_depth_and_sorted(tmp_path: Path) -> None:

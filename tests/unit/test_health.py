@@ -45,6 +45,8 @@ def test_a_spec_survives_the_way_through_plain_values() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"unit": "*"}, r"unusable value: unit: '\*': give the name of one systemd unit"),
+        ({"unit": "sglang-dflash-[ab].service"}, "unusable value: unit: "),
         ({"url": "127.0.0.1:30001"}, "unusable value: url: .*: give http://HOST:PORT"),
         ({"url": "http://127.0.0.1"}, "url"),
         ({"url": "http://127.0.0.1:99999999"}, "url"),

@@ -223,6 +223,22 @@ def test_an_absent_environment_file_is_an_error_that_says_what_to_do(tmp_path: P
         _unit.read_unit(str(path))
 
 
+def test_a_special_file_in_the_place_of_an_environment_file_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys.env")
+    with pytest.raises(UnitError, match="is not a regular file"):
+        _unit.read_unit(str(write_unit(tmp_path, f"EnvironmentFile={tmp_path}/keys.env")))
+    assert _unit.read_unit(str(write_unit(tmp_path, "EnvironmentFile=/dev/null"))).environment == {}
+
+
+def test_a_fifo_in_the_place_of_a_drop_in_does_not_hang(tmp_path: Path) -> None:
+    path = write_unit(tmp_path, "Environment=A=1")
+    folder = tmp_path / f"{path.name}.d"
+    folder.mkdir()
+    os.mkfifo(folder / "10-keys.conf")
+    with pytest.raises(UnitError, match=r"10-keys\.conf: is not a regular file"):
+        _unit.read_unit(str(path))
+
+
 def test_a_malformed_environment_file_is_noted_without_its_values(tmp_path: Path) -> None:
     (tmp_path / "keys.env").write_text("export API_KEY=sk-secret\nOK=1\n", encoding="utf-8")
     unit = _unit.read_unit(str(write_unit(tmp_path, f"EnvironmentFile={tmp_path}/keys.env")))

@@ -204,6 +204,11 @@ def _truncate(path: Path) -> None:
             lambda path: path.write_text("a,sha256=@@@,1\nb,sha256=QUJD,1\nc,,x\nd,,\n"),
             "has 3 unreadable",
         ),
+        (
+            "RECORD",
+            lambda path: path.write_text(f"a,,{'9' * 6001}\nb,,1\n"),
+            "1 unreadable line(s), the first is line 1",
+        ),
         ("RECORD", _truncate, "1 unreadable line"),
         ("RECORD", lambda path: path.write_bytes(b"\xff\xfe,,\n"), "is not UTF-8"),
         ("RECORD", lambda path: path.write_bytes(os.urandom(64) + b"\0"), "is not"),

@@ -147,6 +147,18 @@ def test_going_back_to_what_was_never_there_is_one_clear_error(target: BootedHos
     assert target.pid == pid
 
 
+def test_no_instance_goes_back_when_one_of_them_cannot(target: BootedHost, good: str) -> None:
+    assert deploy(sglang_dflash_instances=playbook.instances(draft_tokens=4)).status == 0
+    pid = target.pid
+    new = {**playbook.instances()[0], "name": "never-deployed", "port": 30099}
+    failed = rollback(sglang_dflash_instances=[*playbook.instances(), new])
+    assert failed.status != 0
+    assert "nothing to go back to" in failed.failures[0]
+    assert target.pid == pid
+    assert rollback().status == 0
+    assert target.release == good
+
+
 def test_check_mode_of_a_rollback_predicts_what_it_does(target: BootedHost, good: str) -> None:
     assert deploy(sglang_dflash_instances=playbook.instances(draft_tokens=4)).status == 0
     pid = target.pid
