@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular
+
 # SGLang answers for a hung scheduler after 20 seconds: a shorter wait could not tell hung from slow.
 HEALTH_TIMEOUT = 30.0
 LONGEST_ANSWER = 4 << 20
@@ -42,11 +44,28 @@ class Answer:
         return f"HTTP {self.status}" if self.status is not None else self.reason
 
 
-def ask(url: str, payload: Mapping[str, Any] | None = None, timeout: float = HEALTH_TIMEOUT) -> Answer:
+def read_key(path: str) -> str | None:
+    """Return the API key of a file: the whole text, or C(api-key) of an engine's configuration as JSON.
+
+    None when that has none. Raises OSError, and ValueError for what can be no key.
+    """
+    text = read_regular(path, limit=65536).decode("utf-8").strip()
+    if text.startswith("{"):
+        found = json.loads(text).get("api-key")
+        return None if found is None else str(found)
+    if not text or not text.isprintable():
+        raise ValueError("it holds no key of one line")
+    return text
+
+
+def ask(
+    url: str, payload: Mapping[str, Any] | None = None, timeout: float = HEALTH_TIMEOUT, key: str | None = None
+) -> Answer:
     """Return the answer to a GET, or to a POST of C(payload) as JSON; no failure raises."""
     begin = time.monotonic()
     data = None if payload is None else json.dumps(payload).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data=data, headers=headers)
     status, reason, body = None, "", b""
     try:
         with _OPENER.open(request, timeout=timeout) as response:
@@ -149,10 +168,12 @@ class GenerationError(Exception):
     """No completion came back; the text says what did."""
 
 
-def generate(url: str, protocol: str, model: str, tokens: int, timeout: float) -> Generation:
+def generate(
+    url: str, protocol: str, model: str, tokens: int, timeout: float, key: str | None = None
+) -> Generation:
     """Return the engine's completion of a short prompt; raise GenerationError when there is none."""
     speaks = PROTOCOLS[protocol]
-    answer = ask(url.rstrip("/") + speaks.path, speaks.request(model, tokens), timeout)
+    answer = ask(url.rstrip("/") + speaks.path, speaks.request(model, tokens), timeout, key)
     if answer.status != 200:
         words = answer.body[:300].decode("utf-8", "replace").strip()
         raise GenerationError(f"POST {speaks.path}: {answer.summary}{': ' + words if words else ''}")

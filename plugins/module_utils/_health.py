@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe impo
     GenerationError,
     ask,
     generate,
+    read_key,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError, UnitState
@@ -52,6 +53,7 @@ class HealthSpec:
     """What an instance must do to count as healthy. Times are seconds.
 
     C(release): the value that DFLASH_RELEASE must have in the main process's environment; None: any.
+    C(api_key_file): where the key that the engine asks for stands, see _engine_probe.read_key; None: it asks for none.
     """
 
     unit: str
@@ -66,6 +68,7 @@ class HealthSpec:
     model: str = "default"
     max_tokens: int = 64
     release: str | None = None
+    api_key_file: str | None = None
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -259,9 +262,12 @@ class _Wait:
 
         def work() -> None:
             try:
-                outcome.append(generate(spec.url, spec.protocol, spec.model, spec.max_tokens, timeout))
+                key = read_key(spec.api_key_file) if spec.api_key_file else None
+                outcome.append(generate(spec.url, spec.protocol, spec.model, spec.max_tokens, timeout, key))
             except GenerationError as error:
                 outcome.append(error)
+            except (OSError, ValueError) as error:
+                outcome.append(GenerationError(f"the API key cannot be read: {spec.api_key_file}: {error}"))
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ SCHEMA = 1
 UNIT_FOLDER = "/etc/systemd/system"
 # In the text of a unit this stands for the release's own name, which is not known before the text is hashed.
 RELEASE_MARK = "@release@"
+SECRETS_FILE = "server.yaml"
 
 _INSTANCE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 _RELEASE_NAME = re.compile(r"[0-9a-f]{16}\Z")
@@ -86,6 +88,10 @@ class Instance(NamedTuple):
         """The folder of one release."""
         return os.path.join(self.folder, "releases", release)
 
+    def secrets_path(self, release: str) -> str:
+        """Where a release keeps what only root may read."""
+        return os.path.join(self.release_folder(release), SECRETS_FILE)
+
     def installed_unit(self) -> str:
         """Return the text of the unit that systemd has; empty when there is none."""
         try:
@@ -110,12 +116,18 @@ class Release(NamedTuple):
     engine: str
     health: dict[str, Any]
     validate: list[str]  # the command that judges the unit's arguments; empty: there is none
+    secrets: dict[str, str] = {}  # settings of the engine that stand in a file of root's, in its own words
 
 
 def make_release(
-    unit: str, generation: str, engine: str, health: Mapping[str, Any], validate: Sequence[str] = ()
+    unit: str,
+    generation: str,
+    engine: str,
+    health: Mapping[str, Any],
+    validate: Sequence[str] = (),
+    secrets: Mapping[str, str] | None = None,
 ) -> Release:
-    """Return the release of these inputs, named by their hash."""
+    """Return the release of these inputs, named by their hash. Secrets count, and cannot be guessed from the name."""
     if f"Environment=DFLASH_RELEASE={RELEASE_MARK}" not in unit.splitlines():
         raise ReleaseError(
             f"the unit does not name its release: it needs the line 'Environment=DFLASH_RELEASE={RELEASE_MARK}', "
@@ -129,14 +141,37 @@ def make_release(
         "health": dict(health),
         "validate": list(validate),
     }
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
-    return Release(digest, unit.replace(RELEASE_MARK, digest), generation, engine, dict(health), list(validate))
+    text = json.dumps(inputs, sort_keys=True).encode()
+    if secrets:
+        # Everybody on the host can read all other inputs and the name: trying out keys must be slow.
+        text += _stretched(_secrets_text(secrets), hashlib.sha256(text).digest())
+    digest = hashlib.sha256(text).hexdigest()[:16]
+    return Release(
+        digest,
+        unit.replace(RELEASE_MARK, digest),
+        generation,
+        engine,
+        dict(health),
+        list(validate),
+        dict(secrets or {}),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _stretched(secret: bytes, salt: bytes) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", secret, salt, 600_000)
+
+
+def _secrets_text(secrets: Mapping[str, str]) -> bytes:
+    """Return the configuration file of the engine; JSON is YAML as well."""
+    return (json.dumps(dict(secrets), sort_keys=True) + "\n").encode()
 
 
 def health_spec(instance: Instance, release: Release) -> HealthSpec:
     """Return how a release is verified; raises ReleaseError for rules that this version does not know."""
     try:
-        return HealthSpec.from_mapping({**release.health, "unit": instance.unit, "release": release.id})
+        keys = {"api_key_file": instance.secrets_path(release.id)} if release.secrets else {}
+        return HealthSpec.from_mapping({**release.health, "unit": instance.unit, "release": release.id, **keys})
     except (ValueError, TypeError) as error:
         raise ReleaseError(f"the health rules of release {release.id} cannot be used: {error}") from error
 
@@ -162,7 +197,10 @@ def holds(instance: Instance, release: Release) -> bool:
     """Whether a release's folder holds just what the release is."""
     folder = instance.release_folder(release.id)
     try:
-        return all(Path(folder, name).read_bytes() == content for name, content in _files(instance, release).items())
+        return all(
+            Path(folder, name).read_bytes() == content and os.stat(os.path.join(folder, name)).st_mode & 0o777 == mode
+            for name, (content, mode) in _files(instance, release).items()
+        )
     except OSError:
         return False
 
@@ -177,8 +215,8 @@ def stage(instance: Instance, release: Release) -> None:
     partial = tempfile.mkdtemp(prefix=".new-", dir=parent)
     aside = f"{partial}-damaged"
     try:
-        for name, content in _files(instance, release).items():
-            write_atomically(os.path.join(partial, name), content)
+        for name, (content, mode) in _files(instance, release).items():
+            write_atomically(os.path.join(partial, name), content, mode)
         os.chmod(partial, 0o755)
         if os.path.lexists(place):  # somebody has taken files away, or changed them
             os.rename(place, aside)
@@ -188,8 +226,8 @@ def stage(instance: Instance, release: Release) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _files(instance: Instance, release: Release) -> dict[str, bytes]:
-    """Return the files of a release's folder, by name."""
+def _files(instance: Instance, release: Release) -> dict[str, tuple[bytes, int]]:
+    """Return the files of a release's folder with their modes, by name."""
     description = {
         "schema": SCHEMA,
         "id": release.id,
@@ -198,9 +236,13 @@ def _files(instance: Instance, release: Release) -> dict[str, bytes]:
         "engine": release.engine,
         "health": release.health,
         "validate": release.validate,
+        "secrets": sorted(release.secrets),
     }
     text = json.dumps(description, indent=2, sort_keys=True) + "\n"
-    return {instance.unit: release.unit.encode(), "release.json": text.encode()}
+    files = {instance.unit: (release.unit.encode(), 0o644), "release.json": (text.encode(), 0o644)}
+    if release.secrets:
+        files[SECRETS_FILE] = (_secrets_text(release.secrets), 0o600)
+    return files
 
 
 def read_release(instance: Instance, release: str) -> Release:
@@ -217,6 +259,7 @@ def read_release(instance: Instance, release: str) -> Release:
             str(description["engine"]),
             dict(description["health"]),
             [str(word) for word in description.get("validate", [])],
+            _read_secrets(instance, release) if description.get("secrets") else {},
         )
     except FileNotFoundError as error:
         known = ", ".join(sorted(staged_releases(instance))) or "none"
@@ -233,9 +276,14 @@ def read_release(instance: Instance, release: str) -> Release:
     return found
 
 
+def _read_secrets(instance: Instance, release: str) -> dict[str, str]:
+    found = json.loads(read_regular(instance.secrets_path(release)))
+    return {str(name): str(value) for name, value in found.items()}
+
+
 def _made(unit: str, found: Release) -> Release | None:
     try:
-        return make_release(unit, found.generation, found.engine, found.health, found.validate)
+        return make_release(unit, found.generation, found.engine, found.health, found.validate, found.secrets)
     except ReleaseError:
         return None
 

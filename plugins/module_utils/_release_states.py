@@ -32,7 +32,7 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
     """Put a release in its place. The diff is against the unit that systemd has."""
     instance = Instance.named(options["root"], options["name"])
     release = make_release(
-        options["unit"], options["generation"], options["engine"], options["health"], options["validate"]
+        options["unit"], options["generation"], options["engine"], options["health"], options["validate"], _secrets(options)
     )
     health_spec(instance, release)
     present = holds(instance, release)
@@ -58,6 +58,17 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
             "after": release.unit,
         }
     return result
+
+
+def _secrets(options: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name, value in (options["secrets"] or {}).items():
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str) or not value.isprintable():
+            raise ReleaseError(f"not a usable secret: secrets.{name}: give one line of text, in quotes")
+        found[name] = value
+    return found
 
 
 def active(options: Mapping[str, Any], check_mode: bool) -> Result:

@@ -85,6 +85,12 @@ options:
       - The value that E(DFLASH_RELEASE) must have in the environment of the main process.
       - Without it any release counts.
     type: str
+  api_key_file:
+    description:
+      - A file on the host with the API key that the engine asks for, the key alone or a configuration in JSON with
+        C(api-key), such as the C(server.yaml) of a release.
+    type: path
+    version_added: 0.2.0
 requirements:
   - systemd on the target
 notes:
@@ -234,6 +240,7 @@ def main() -> None:
             "model": {"type": "str", "default": "default"},
             "max_tokens": {"type": "int", "default": 64, "no_log": False},
             "release": {"type": "str"},
+            "api_key_file": {"type": "path", "no_log": False},
         },
         supports_check_mode=True,
     )

@@ -77,6 +77,15 @@ options:
     type: list
     elements: str
     default: []
+  secrets:
+    description:
+      - Settings of the engine that may stand in no argument list, by the engine's own names, such as C(api-key), for
+        O(state=staged).
+      - They are kept in the file C(server.yaml) of the release, which only root can read. The unit hands it over with
+        C(LoadCredential=).
+      - They are part of what names a release, so that a new key is a new release.
+    type: dict
+    version_added: 0.2.0
 seealso:
   - module: gpufleet.dflash.venv_generation
   - module: gpufleet.dflash.sglang_health
@@ -163,6 +172,7 @@ def main() -> None:
             "engine": {"type": "str", "default": "sglang"},
             "health": {"type": "dict"},
             "validate": {"type": "list", "elements": "str", "default": []},
+            "secrets": {"type": "dict", "no_log": True},
         },
         no_log=True,  # the text of the unit is no business of the host's journal
         required_if=[

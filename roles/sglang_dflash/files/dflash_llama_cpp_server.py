@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ipaddress
+import json
 import math
 import os
 import signal
@@ -299,12 +300,21 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
     )
+    text("--config", "FILE", "read api-key from this file in JSON, as no argument list may show it")
     result.add_argument("--check", action="store_true", help="check arguments and models' headers, serve nothing")
     return result
 
 
 def say(message: str) -> None:
     print(f"{PROGRAM}: {message}", flush=True)
+
+
+def read_key(path: str) -> str:
+    """Return the API key of a configuration file; raises ValueError, which does not tell what the file holds."""
+    try:
+        return str(json.loads(Path(path).read_text(encoding="utf-8"))["api-key"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"no api-key can be read from {path} ({type(error).__name__})") from None
 
 
 def load_error(soname: str) -> str | None:
@@ -330,6 +340,8 @@ def engine_parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
     parameters.ui = False
     # Fitting would shrink the context silently when memory is short; a refusal is clearer.
     parameters.fit_params = False
+    if options.config:
+        parameters.api_keys = [read_key(options.config)]
     if options.draft_model:
         speculative = parameters.speculative
         speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_DFLASH]
