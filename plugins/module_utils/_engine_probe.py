@@ -168,9 +168,7 @@ class GenerationError(Exception):
     """No completion came back; the text says what did."""
 
 
-def generate(
-    url: str, protocol: str, model: str, tokens: int, timeout: float, key: str | None = None
-) -> Generation:
+def generate(url: str, protocol: str, model: str, tokens: int, timeout: float, key: str | None = None) -> Generation:
     """Return the engine's completion of a short prompt; raise GenerationError when there is none."""
     speaks = PROTOCOLS[protocol]
     answer = ask(url.rstrip("/") + speaks.path, speaks.request(model, tokens), timeout, key)

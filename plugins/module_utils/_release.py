@@ -116,6 +116,7 @@ class Release(NamedTuple):
     engine: str
     health: dict[str, Any]
     validate: list[str]  # the command that judges the unit's arguments; empty: there is none
+    hooks: dict[str, Any] = {}  # pre_stop and post_start
     secrets: dict[str, str] = {}  # settings of the engine that stand in a file of root's, in its own words
 
 
@@ -125,6 +126,7 @@ def make_release(
     engine: str,
     health: Mapping[str, Any],
     validate: Sequence[str] = (),
+    hooks: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> Release:
     """Return the release of these inputs, named by their hash. Secrets count, and cannot be guessed from the name."""
@@ -140,6 +142,7 @@ def make_release(
         "engine": engine,
         "health": dict(health),
         "validate": list(validate),
+        "hooks": dict(hooks or {}),
     }
     text = json.dumps(inputs, sort_keys=True).encode()
     if secrets:
@@ -153,6 +156,7 @@ def make_release(
         engine,
         dict(health),
         list(validate),
+        dict(hooks or {}),
         dict(secrets or {}),
     )
 
@@ -236,6 +240,7 @@ def _files(instance: Instance, release: Release) -> dict[str, tuple[bytes, int]]
         "engine": release.engine,
         "health": release.health,
         "validate": release.validate,
+        "hooks": release.hooks,
         "secrets": sorted(release.secrets),
     }
     text = json.dumps(description, indent=2, sort_keys=True) + "\n"
@@ -259,6 +264,7 @@ def read_release(instance: Instance, release: str) -> Release:
             str(description["engine"]),
             dict(description["health"]),
             [str(word) for word in description.get("validate", [])],
+            dict(description.get("hooks") or {}),
             _read_secrets(instance, release) if description.get("secrets") else {},
         )
     except FileNotFoundError as error:
@@ -283,7 +289,7 @@ def _read_secrets(instance: Instance, release: str) -> dict[str, str]:
 
 def _made(unit: str, found: Release) -> Release | None:
     try:
-        return make_release(unit, found.generation, found.engine, found.health, found.validate, found.secrets)
+        return make_release(unit, *found[2:])
     except ReleaseError:
         return None
 

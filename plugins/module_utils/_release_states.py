@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import History
+from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import HookError, hooks_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
@@ -22,7 +23,10 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     release_of_unit,
     stage,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError, describe
+from ansible_collections.gpufleet.dflash.plugins.module_utils._remove import leftovers, remove_instance
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError, stop_timeout
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch_plan import describe
+from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd
 from ansible_collections.gpufleet.dflash.plugins.module_utils._validate import user_exists, validate_arguments
 
 Result = dict[str, Any]
@@ -32,7 +36,13 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
     """Put a release in its place. The diff is against the unit that systemd has."""
     instance = Instance.named(options["root"], options["name"])
     release = make_release(
-        options["unit"], options["generation"], options["engine"], options["health"], options["validate"], _secrets(options)
+        options["unit"],
+        options["generation"],
+        options["engine"],
+        options["health"],
+        options["validate"],
+        _hooks(options),
+        _secrets(options),
     )
     health_spec(instance, release)
     present = holds(instance, release)
@@ -60,6 +70,19 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
     return result
 
 
+def _hooks(options: Mapping[str, Any]) -> dict[str, Any]:
+    hooks = {moment: given for moment, given in (options["hooks"] or {}).items() if given}
+    unknown = sorted(set(hooks) - {"pre_stop", "post_start"})
+    if unknown:
+        raise ReleaseError(f"unknown moment of hooks: {unknown[0]}: there are pre_stop and post_start")
+    try:
+        for moment in hooks:
+            hooks_of(hooks, moment)
+    except HookError as error:
+        raise ReleaseError(str(error)) from error
+    return hooks
+
+
 def _secrets(options: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in (options["secrets"] or {}).items():
@@ -84,6 +107,24 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
     if not is_staged(instance, release):
         raise ReleaseError(f"no such release: {instance.release_folder(release)}: see history.jsonl beside it")
     return _switch(instance, release, check_mode, rollback=True)
+
+
+def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
+    """Take the instance off the host."""
+    instance = Instance.named(options["root"], options["name"])
+    systemd = Systemd()
+    found = leftovers(instance, systemd)
+    # The instance's own folder goes: progress is told beside it.
+    progress_file = os.path.join(os.path.dirname(instance.folder), f".removing-{instance.name}")
+    result: Result = {"changed": bool(found), "unit": instance.unit, "removed": found, "progress_file": progress_file}
+    if found:
+        result["diff"] = {"before": "".join(f"{path}\n" for path in found), "after": ""}
+    if found and not check_mode:
+        text = instance.installed_unit()
+        systemd.timeout = max(systemd.timeout, 60 + stop_timeout(text))
+        with progress_to(progress_file) as progress:
+            remove_instance(instance, systemd, progress)
+    return result
 
 
 def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) -> Result:
@@ -137,4 +178,5 @@ STATES: dict[str, Callable[[Mapping[str, Any], bool], Result]] = {
     "staged": staged,
     "active": active,
     "previous": previous,
+    "absent": absent,
 }

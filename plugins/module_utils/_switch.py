@@ -14,7 +14,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Callable
 from urllib.parse import urlsplit
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
@@ -35,6 +35,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
     Event,
     History,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import HookError, hooks_of, run_hooks
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
@@ -45,6 +46,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     read_release,
     release_of_unit,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch_plan import (
+    Observed,
+    Plan,
+    choose_previous,
+    plan_switch,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._validate import validate_arguments
 
@@ -52,28 +59,6 @@ Progress = Callable[[str], None]
 
 _TOLD_LINES = 6  # of the journal, in the message of a failure; the result has more
 _NOT_HELPED_BY_A_RESTART = ("drafts-rejected", "no-drafts")  # causes of the health check
-
-
-class Observed(NamedTuple):
-    """What a host has now."""
-
-    installed: str | None  # the release that the unit file belongs to
-    running: str | None  # the release that the main process was started from
-    enabled: bool
-    pristine: bool = True  # the unit is the staged text, and systemd has read it
-    serving: bool | None = None  # None: not asked
-
-
-class Plan(NamedTuple):
-    """What a switch will do; check mode shows it, a run carries it out."""
-
-    release: str
-    reasons: tuple[str, ...]  # empty: nothing to do
-
-    @property
-    def changed(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.reasons)
 
 
 class SwitchError(Exception):
@@ -85,41 +70,8 @@ class SwitchError(Exception):
         self.restored = restored
 
 
-def plan_switch(release: str, verified: bool, observed: Observed) -> Plan:
-    """Return why an instance has to be switched to a release, from what is recorded and observed alone."""
-    reasons = []
-    if observed.installed != release:
-        reasons.append(f"the unit is of {observed.installed or 'no release'}")
-    elif not observed.pristine:
-        reasons.append("the unit was changed by hand")
-    if observed.running != release:
-        reasons.append(f"the running process is of {observed.running}" if observed.running else "it does not run")
-    if not observed.enabled:
-        reasons.append("it would not start at boot")
-    if not verified:
-        reasons.append("it is not verified")
-    if not reasons and observed.serving is False:
-        reasons.append("it runs but does not serve")
-    return Plan(release, tuple(reasons))
-
-
-def choose_previous(history: History, installed: str | None, usable: Callable[[str], bool]) -> str | None:
-    """Return the release to go back to; None when there is none.
-
-    An instance that has been taken back stays where it is: going back twice is going back once. A way back that was
-    cut off is gone on with. One that failed and was undone is not a place to stay.
-    """
-    events = history.events
-    if events and events[-1].event == ACTIVATING and events[-1].rollback and usable(events[-1].release):
-        return events[-1].release
-    verified = [index for index, event in enumerate(events) if event.event == VERIFIED]
-    if verified:
-        last = events[verified[-1]]
-        undone = any(e.event == FAILED and e.rollback for e in events[max(0, verified[-1] - 2) : verified[-1]])
-        if last.rollback and last.release == installed and not undone:
-            return installed
-    candidates = (release for release in history.verified_releases() if release != installed)
-    return next((release for release in candidates if usable(release)), None)
+class _UnannouncedError(Exception):
+    """A release that serves, and whose hooks after the start failed."""
 
 
 class Switch:
@@ -234,6 +186,11 @@ class Switch:
             self.history.add(event)
             try:
                 return self._settle(wanted, rollback) or self._start_and_verify(wanted, rollback)
+            except _UnannouncedError as error:
+                self._note(event._replace(event=FAILED, reason=str(error)))
+                raise SwitchError(
+                    f"release {release} serves, but {error}\nIt was left running; run again to announce it.", None
+                ) from error
             except Exception as error:  # whatever it is: the service has been touched, so the way back comes first
                 if not isinstance(error, Unhealthy) and self._standing() == before:
                     raise SwitchError(
@@ -304,6 +261,7 @@ class Switch:
 
     def _start_and_verify(self, release: Release, rollback: bool, only_if_needed: bool = False) -> HealthReport:
         instance, systemd = self.instance, self.systemd
+        self._leave(release, forgiving=only_if_needed)
         self.progress(f"{'going back to' if rollback else 'starting'} release {release.id}")
         write_atomically(instance.unit_path, release.unit.encode())
         systemd.daemon_reload()
@@ -316,7 +274,12 @@ class Switch:
         return self._record(release, rollback, self._verify(release))
 
     def _record(self, release: Release, rollback: bool, report: HealthReport) -> HealthReport:
-        """Note a verification. What serves is not taken back because of a note that cannot be written."""
+        """Announce and note a verified release. What serves is not taken back because of either."""
+        try:
+            run_hooks(hooks_of(release.hooks, "post_start"), "post_start", self.progress)
+        except HookError as error:
+            # Not verified then: the next run tries again, without a restart.
+            raise _UnannouncedError(f"post_start failed: {error}") from error
         accepted = (report.generation or {}).get("accept_length")
         self._note(
             Event(VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted)
@@ -324,6 +287,17 @@ class Switch:
         with contextlib.suppress(OSError):  # a link for people
             link_atomically(self.instance.release_folder(release.id), os.path.join(self.instance.folder, "current"))
         return report
+
+    def _leave(self, release: Release, forgiving: bool) -> None:
+        """Say that the service is about to stop, where it runs; on the way back that may fail, as it must go on."""
+        if not self.systemd.show(self.instance.unit).main_pid:
+            return
+        try:
+            run_hooks(hooks_of(release.hooks, "pre_stop"), "pre_stop", self.progress)
+        except HookError as error:
+            if not forgiving:
+                raise
+            self.progress(f"pre_stop failed: {error}")
 
     def _note(self, event: Event) -> None:
         """Add to the history where it can be; once the service is touched, a full disk must not decide its fate."""
@@ -390,7 +364,7 @@ def _report_of(error: Exception) -> HealthReport | None:
 
 def _words(error: Exception) -> str:
     """An error in words: those of this collection's own are sentences, others need their name."""
-    if isinstance(error, (Unhealthy, SystemdError, ReleaseError)):
+    if isinstance(error, (Unhealthy, SystemdError, ReleaseError, HookError, _UnannouncedError)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
@@ -404,12 +378,3 @@ def _story(release: str, error: Exception) -> str:
         lines.append(f"  fix: {report.fix}")
     lines += [f"  journal: {line}" for line in (report.journal if report else [])[-_TOLD_LINES:]]
     return "\n".join(lines)
-
-
-def describe(plan: Plan, observed: Observed) -> dict[str, Any]:
-    """Return the diff of a plan."""
-    running = observed.running or "none"
-    return {
-        "before": f"release: {running}\nverified: {'false' if plan.reasons else 'true'}\n",
-        "after": f"release: {plan.release}\nverified: true\n",
-    }

@@ -43,8 +43,10 @@ options:
       - V(active) makes the instance run the release O(release) and proves it.
       - V(previous) goes back to the release that was verified before the present one, or to O(release) if given.
         An instance that has gone back already is left as it is.
+      - V(absent) drains and stops the instance and removes its unit, releases, history and state directory. Generations
+        stay. It is there since 0.2.0.
     type: str
-    choices: [staged, active, previous]
+    choices: [staged, active, previous, absent]
     default: active
   root:
     description: The folder below which instances stand.
@@ -77,6 +79,63 @@ options:
     type: list
     elements: str
     default: []
+  hooks:
+    description:
+      - What the host does around a restart, such as leaving a load balancer and coming back, for O(state=staged).
+      - They are run by the host itself, as root, also when it goes back to another release.
+    type: dict
+    version_added: 0.2.0
+    suboptions:
+      pre_stop:
+        description:
+          - Before a running service is stopped, in order. When one fails, nothing is touched.
+          - On the way back from a release that failed, a failure is told and does not stop it.
+        type: list
+        elements: dict
+        suboptions:
+          command:
+            description: A command, as a list of words; no shell reads it.
+            type: list
+            elements: str
+          url:
+            description: An address that is asked instead of a command.
+            type: str
+          method:
+            description: The HTTP method.
+            type: str
+            default: POST
+          status:
+            description: The HTTP status that is success; by default any from 200 to 299.
+            type: int
+          timeout:
+            description: Seconds that it may take.
+            type: float
+            default: 60
+      post_start:
+        description:
+          - After a release was verified, in order. When one fails, the service is left running, the task fails, and the
+            next run tries them again.
+        type: list
+        elements: dict
+        suboptions:
+          command:
+            description: A command, as a list of words; no shell reads it.
+            type: list
+            elements: str
+          url:
+            description: An address that is asked instead of a command.
+            type: str
+          method:
+            description: The HTTP method.
+            type: str
+            default: POST
+          status:
+            description: The HTTP status that is success; by default any from 200 to 299.
+            type: int
+          timeout:
+            description: Seconds that it may take.
+            type: float
+            default: 60
   secrets:
     description:
       - Settings of the engine that may stand in no argument list, by the engine's own names, such as C(api-key), for
@@ -109,6 +168,11 @@ EXAMPLES = r"""
     name: qwen3
     release: "{{ staged.release }}"
 
+- name: Take an instance off the host
+  gpufleet.dflash.sglang_release:
+    name: qwen2
+    state: absent
+
 - name: Go back to the release before
   gpufleet.dflash.sglang_release:
     name: qwen3
@@ -121,6 +185,11 @@ release:
   returned: success
   type: str
   sample: 6c1f0a2b9d3e4f50
+removed:
+  description: What the host had of the instance.
+  returned: when O(state=absent)
+  type: list
+  elements: str
 unit:
   description: Name of the systemd unit.
   returned: success
@@ -159,12 +228,24 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Re
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
 
+HOOKS = {
+    "type": "list",
+    "elements": "dict",
+    "options": {
+        "command": {"type": "list", "elements": "str"},
+        "url": {"type": "str"},
+        "method": {"type": "str", "default": "POST"},
+        "status": {"type": "int"},
+        "timeout": {"type": "float", "default": 60},
+    },
+}
+
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["staged", "active", "previous"], "default": "active"},
+            "state": {"type": "str", "choices": ["staged", "active", "previous", "absent"], "default": "active"},
             "root": {"type": "path", "default": "/opt/dflash"},
             "release": {"type": "str"},
             "unit": {"type": "str"},
@@ -172,6 +253,7 @@ def main() -> None:
             "engine": {"type": "str", "default": "sglang"},
             "health": {"type": "dict"},
             "validate": {"type": "list", "elements": "str", "default": []},
+            "hooks": {"type": "dict", "options": dict.fromkeys(("pre_stop", "post_start"), HOOKS)},
             "secrets": {"type": "dict", "no_log": True},
         },
         no_log=True,  # the text of the unit is no business of the host's journal

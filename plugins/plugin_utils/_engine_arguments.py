@@ -64,7 +64,8 @@ def _flag(name: str, spellings: Any, distribution: str, version: str, instance: 
         ours = Version(version)
     except InvalidVersion:
         raise OptionError(
-            f"{distribution} has a version that cannot be compared: {version}: set sglang_dflash_flags.{name} to the flag"
+            f"{distribution} has a version that cannot be compared: {version}: name the flag in "
+            f"sglang_dflash_flags.{name}"
         ) from None
     for spelling in spellings:
         # Pre-releases and local builds belong to the version that they lead to or were made from.
@@ -72,10 +73,11 @@ def _flag(name: str, spellings: Any, distribution: str, version: str, instance: 
         if base >= Version(spelling.get("since", "0")) and base < Version(spelling.get("before", "1!0")):
             return str(spelling["flag"])
     known = ", ".join(
-        " ".join(f"{word} {spelling[word]}" for word in ("since", "before") if word in spelling) for spelling in spellings
+        " ".join(f"{word} {spelling[word]}" for word in ("since", "before") if word in spelling)
+        for spelling in spellings
     )
     raise OptionError(
-        f"{distribution} {version} has no {name}: instance {instance}: known {known}; leave it out, use such a version, "
+        f"{distribution} {version} has no {name}: instance {instance}: known {known}; leave it out, use one of those, "
         f"or name the flag in sglang_dflash_flags.{name}"
     )
 

@@ -20,11 +20,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
     Event,
     History,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import (
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import process_age
+from ansible_collections.gpufleet.dflash.plugins.module_utils._switch_plan import (
     Observed,
     choose_previous,
     plan_switch,
-    process_age,
 )
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16

@@ -126,7 +126,7 @@ def hide_keys() -> None:
 
 
 class HideKeys:
-    """ASGI middleware: /server_info tells the server's arguments, its keys among them, to whoever has one of the keys."""
+    """ASGI middleware: /server_info tells all of the server's arguments to whoever has one of its keys."""
 
     PATHS = ("/server_info", "/get_server_info")
 
