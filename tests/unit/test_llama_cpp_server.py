@@ -285,3 +285,26 @@ def test_damaged_headers_give_sentences_and_never_a_traceback(
     assert refused > 700
     path.write_bytes(b"GGUF" + b"\x03\0\0\0" + b"\xff" * 16)
     assert "more than its 24 bytes can hold" in check("--model", path, "--port", "1").stderr
+
+
+def test_a_key_of_a_file_is_asked_for_and_shown_nowhere(engine: Path, models: Path, tmp_path: Path) -> None:
+    port, keys = free_port(), tmp_path / "server.yaml"
+    keys.write_text('{"api-key": "sk-0123456789abcdef"}')
+    with unit(engine, tmp_path / "log", port, "--model", models / "target.gguf", "--config", keys) as process:
+        report = wait_until_healthy(spec(port, speculative=False, api_key_file=str(keys)), systemd=process)
+        assert report.generation is not None and report.generation["completion_tokens"] == 64
+        assert ask(f"http://127.0.0.1:{port}/v1/models", key="sk-wrong").status in (200, 401)
+        with pytest.raises(Unhealthy, match="HTTP 401"):
+            wait_until_healthy(spec(port, speculative=False), systemd=process)
+        assert b"sk-0123" not in Path(f"/proc/{process.process.pid}/cmdline").read_bytes()
+    assert "sk-0123" not in (tmp_path / "log").read_text()
+
+
+def test_a_file_without_a_key_ends_the_start(engine: Path, models: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "server.yaml"
+    keys.write_text("api-key: sk-0123456789abcdef")
+    with unit(engine, tmp_path / "log", free_port(), "--model", models / "target.gguf", "--config", keys) as process:
+        assert process.process.wait(timeout=30) == 1
+    log = (tmp_path / "log").read_text()
+    assert f"no api-key can be read from {keys}" in log
+    assert "sk-0123" not in log

@@ -14,6 +14,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
     ReleaseError,
+    health_spec,
+    holds,
     make_release,
     read_release,
     release_of_unit,
@@ -143,3 +145,43 @@ def test_an_interrupted_staging_does_not_count(instance: Instance, generation: s
     (folder / ".new-half").mkdir(parents=True)
     (folder / ("0" * 16)).mkdir()
     assert staged_releases(instance) == []
+
+
+KEYS = {"api-key": "sk-0123456789abcdef", "admin-api-key": "sk-fedcba9876543210"}
+
+
+def test_keys_stand_in_a_file_of_roots_and_nowhere_else(instance: Instance, generation: str) -> None:
+    made = release(generation, secrets=KEYS)
+    stage(instance, made)
+    folder = Path(instance.release_folder(made.id))
+    assert read_release(instance, made.id) == made
+    assert json.loads((folder / "server.yaml").read_text()) == KEYS
+    assert (folder / "server.yaml").stat().st_mode & 0o777 == 0o600
+    for path in folder.iterdir():
+        if path.name != "server.yaml":
+            assert "sk-" not in path.read_text(), path
+    assert health_spec(instance, made).api_key_file == str(folder / "server.yaml")
+
+
+def test_a_new_key_is_a_new_release_whose_name_does_not_tell_it() -> None:
+    one, other = (release("/g", secrets={"api-key": key}).id for key in ("sk-1", "sk-2"))
+    assert len({one, other, release("/g").id}) == 3
+    assert release("/g", secrets={"api-key": "sk-1"}).id == one
+
+
+def test_a_release_whose_keys_were_opened_to_all_is_staged_again(instance: Instance, generation: str) -> None:
+    made = release(generation, secrets=KEYS)
+    stage(instance, made)
+    path = Path(instance.secrets_path(made.id))
+    path.chmod(0o644)
+    assert not holds(instance, made)
+    stage(instance, made)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_release_whose_keys_were_changed_by_hand_is_damaged(instance: Instance, generation: str) -> None:
+    made = release(generation, secrets=KEYS)
+    stage(instance, made)
+    Path(instance.secrets_path(made.id)).write_text('{"api-key": "sk-other"}')
+    with pytest.raises(ReleaseError, match="not what its name says"):
+        read_release(instance, made.id)

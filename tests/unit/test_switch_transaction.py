@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     make_release,
     stage,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._remove import leftovers, remove_instance
 from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError, UnitState
 
@@ -93,9 +94,13 @@ class Host(Systemd):
         self.restarts += 1
         self.running = _release.release_of_unit(self.instance.installed_unit())
 
-    def stage(self, program: str, port: int = 1) -> str:
+    def stage(self, program: str, port: int = 1, hooks: dict[str, Any] | None = None) -> str:
         release: Release = make_release(
-            UNIT.format(program=program), str(self.generation), "llama_cpp", {"url": f"http://127.0.0.1:{port}"}
+            UNIT.format(program=program),
+            str(self.generation),
+            "llama_cpp",
+            {"url": f"http://127.0.0.1:{port}"},
+            hooks=hooks,
         )
         stage(self.instance, release)
         return release.id
@@ -313,3 +318,83 @@ def test_a_port_that_another_process_holds_is_told_before_anything_is_touched(ho
             host.switch().activate(new)
     assert (host.running, host.restarts) == (old, 0)
     assert host.switch().activate(new).healthy
+
+
+def shell(script: str) -> list[dict[str, Any]]:
+    return [{"command": ["sh", "-c", script]}]
+
+
+def test_hooks_run_before_the_stop_and_after_the_verification(host: Host, old: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    new = host.stage(
+        "new", hooks={"pre_stop": shell(f"echo leave >> {log}"), "post_start": shell(f"echo join >> {log}")}
+    )
+    host.switch().activate(new)
+    assert log.read_text().split() == ["leave", "join"]
+    host.switch().activate(new)
+    assert log.read_text().split() == ["leave", "join"], "nothing was to do"
+
+
+def test_a_first_start_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    host.switch().activate(host.stage("first", hooks={"pre_stop": shell("exit 1")}))
+
+
+def test_where_leaving_fails_nothing_is_touched(host: Host, old: str) -> None:
+    new = host.stage("new", hooks={"pre_stop": shell("echo no such pool >&2; exit 1")})
+    with pytest.raises(SwitchError, match=r"(?s)no such pool.*Nothing was touched"):
+        host.switch().activate(new)
+    assert (host.running, host.restarts) == (old, 0)
+
+
+def test_where_joining_fails_the_service_stays_and_the_next_run_joins(host: Host, old: str, tmp_path: Path) -> None:
+    new = host.stage("new", hooks={"post_start": shell(f"test -e {tmp_path}/balancer")})
+    with pytest.raises(SwitchError, match=r"serves, but post_start failed: .*left running"):
+        host.switch().activate(new)
+    assert (host.running, host.restarts) == (new, 1)
+    assert not History(host.instance.history_path).is_verified(new)
+    (tmp_path / "balancer").touch()
+    host.switch().activate(new)
+    assert (host.running, host.restarts) == (new, 1)
+    assert History(host.instance.history_path).is_verified(new)
+
+
+def test_the_way_back_does_not_depend_on_hooks(host: Host, tmp_path: Path) -> None:
+    old = host.stage("old", hooks={"pre_stop": shell("exit 1")})
+    host.switch().activate(old)
+    new = host.stage("new")
+    host.failures[new] = Unhealthy(UNHEALTHY)
+    with pytest.raises(SwitchError, match="was put back and verified"):
+        host.switch().activate(new)
+    assert host.running == old
+
+
+def test_removing_an_instance_leaves_nothing_of_it_and_removing_it_again_changes_nothing(
+    host: Host, old: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    (state / "tiny").mkdir(parents=True)
+    (state / "other").mkdir()
+    assert leftovers(host.instance, host, str(state)) == [
+        host.instance.unit_path,
+        host.instance.folder,
+        str(state / "tiny"),
+    ]
+    remove_instance(host.instance, host, lambda line: None, str(state))
+    assert (host.running, host.enabled) == (None, False)
+    assert leftovers(host.instance, host, str(state)) == []
+    assert sorted(os.listdir(state)) == ["other"]
+    assert host.generation.exists(), "others may run from it"
+
+
+def test_a_service_that_does_not_stop_is_not_removed(host: Host, old: str, tmp_path: Path) -> None:
+    host.failures["stop"] = SystemdError("systemctl: timed out")
+    with pytest.raises(SystemdError):
+        remove_instance(host.instance, host, lambda line: None, str(tmp_path))
+    assert host.instance.installed_unit()
+    assert History(host.instance.history_path).is_verified(old)
+
+
+def test_a_unit_of_somebody_else_is_not_removed(host: Host, tmp_path: Path) -> None:
+    Path(host.instance.unit_path).write_text("[Service]\nExecStart=/bin/true\n")
+    with pytest.raises(ReleaseError, match="not a unit of this collection"):
+        remove_instance(host.instance, host, lambda line: None, str(tmp_path))
