@@ -348,7 +348,7 @@ def test_where_leaving_fails_nothing_is_touched(host: Host, old: str) -> None:
 
 def test_where_joining_fails_the_service_stays_and_the_next_run_joins(host: Host, old: str, tmp_path: Path) -> None:
     new = host.stage("new", hooks={"post_start": shell(f"test -e {tmp_path}/balancer")})
-    with pytest.raises(SwitchError, match=r"serves, but post_start failed: .*left running"):
+    with pytest.raises(SwitchError, match=r"(?s)serves, but post_start failed: .*left running"):
         host.switch().activate(new)
     assert (host.running, host.restarts) == (new, 1)
     assert not History(host.instance.history_path).is_verified(new)
