@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import os
+import pwd
 import re
 import shutil
 import tempfile
@@ -32,6 +33,7 @@ SECRETS_FILE = "server.yaml"
 
 _INSTANCE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
 _RELEASE_NAME = re.compile(r"[0-9a-f]{16}\Z")
+_USER_LINE = re.compile(r"^User=(\S+)$", re.MULTILINE)
 _RELEASE_LINE = re.compile(r"^Environment=DFLASH_RELEASE=([0-9a-f]{16})$", re.MULTILINE)
 
 
@@ -117,7 +119,7 @@ class Release(NamedTuple):
     health: dict[str, Any]
     validate: list[str]  # the command that judges the unit's arguments; empty: there is none
     hooks: dict[str, Any] = {}  # pre_stop and post_start
-    secrets: dict[str, str] = {}  # settings of the engine that stand in a file of root's, in its own words
+    secrets: dict[str, str] = {}  # settings that stand in a file of the service's own, in the engine's words
 
 
 def make_release(
@@ -204,7 +206,7 @@ def holds(instance: Instance, release: Release) -> bool:
         return all(
             Path(folder, name).read_bytes() == content and os.stat(os.path.join(folder, name)).st_mode & 0o777 == mode
             for name, (content, mode) in _files(instance, release).items()
-        )
+        ) and (not release.secrets or os.stat(os.path.join(folder, SECRETS_FILE)).st_uid == _reader(release.unit))
     except OSError:
         return False
 
@@ -221,6 +223,8 @@ def stage(instance: Instance, release: Release) -> None:
     try:
         for name, (content, mode) in _files(instance, release).items():
             write_atomically(os.path.join(partial, name), content, mode)
+        if release.secrets:
+            os.chown(os.path.join(partial, SECRETS_FILE), _reader(release.unit), -1)
         os.chmod(partial, 0o755)
         if os.path.lexists(place):  # somebody has taken files away, or changed them
             os.rename(place, aside)
@@ -246,8 +250,17 @@ def _files(instance: Instance, release: Release) -> dict[str, tuple[bytes, int]]
     text = json.dumps(description, indent=2, sort_keys=True) + "\n"
     files = {instance.unit: (release.unit.encode(), 0o644), "release.json": (text.encode(), 0o644)}
     if release.secrets:
-        files[SECRETS_FILE] = (_secrets_text(release.secrets), 0o600)
+        files[SECRETS_FILE] = (_secrets_text(release.secrets), 0o400)
     return files
+
+
+def _reader(unit: str) -> int:
+    """Return the number of the account that a unit runs as, the only one besides root that may read its secrets."""
+    name = _USER_LINE.search(unit)
+    try:
+        return pwd.getpwnam(name.group(1)).pw_uid if name else 0
+    except KeyError as error:
+        raise ReleaseError(f"the unit's user does not exist: {name and name.group(1)}: create it") from error
 
 
 def read_release(instance: Instance, release: str) -> Release:

@@ -45,7 +45,8 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
         _secrets(options),
     )
     health_spec(instance, release)
-    present = holds(instance, release)
+    # In check mode the user may be among what a run would make first.
+    present = (user_exists(release.unit) or not check_mode) and holds(instance, release)
     history = History(instance.history_path)
     # In check mode the generation or the user may be among what a run would make first.
     if not present and (not check_mode or (os.path.isdir(release.generation) and user_exists(release.unit))):

@@ -140,8 +140,9 @@ options:
     description:
       - Settings of the engine that may stand in no argument list, by the engine's own names, such as C(api-key), for
         O(state=staged).
-      - They are kept in the file C(server.yaml) of the release, which only root can read. The unit hands it over with
-        C(LoadCredential=).
+      - They are kept in the file C(server.yaml) of the release, beside the unit. Only root and the user of the unit can
+        read it. The unit names it by C(@release@), which is replaced by the release's name, as in
+        C(--config /opt/dflash/instances/qwen3/releases/@release@/server.yaml).
       - They are part of what names a release, so that a new key is a new release.
     type: dict
     version_added: 0.2.0

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import shutil
 from pathlib import Path
 from typing import Any
@@ -147,16 +149,18 @@ def test_an_interrupted_staging_does_not_count(instance: Instance, generation: s
     assert staged_releases(instance) == []
 
 
+# A release with keys needs its user to exist.
+OURS = UNIT.replace("User=dflash", f"User={pwd.getpwuid(os.geteuid()).pw_name}")
 KEYS = {"api-key": "sk-0123456789abcdef", "admin-api-key": "sk-fedcba9876543210"}
 
 
 def test_keys_stand_in_a_file_of_roots_and_nowhere_else(instance: Instance, generation: str) -> None:
-    made = release(generation, secrets=KEYS)
+    made = release(generation, unit=OURS, secrets=KEYS)
     stage(instance, made)
     folder = Path(instance.release_folder(made.id))
     assert read_release(instance, made.id) == made
     assert json.loads((folder / "server.yaml").read_text()) == KEYS
-    assert (folder / "server.yaml").stat().st_mode & 0o777 == 0o600
+    assert (folder / "server.yaml").stat().st_mode & 0o777 == 0o400
     for path in folder.iterdir():
         if path.name != "server.yaml":
             assert "sk-" not in path.read_text(), path
@@ -170,18 +174,37 @@ def test_a_new_key_is_a_new_release_whose_name_does_not_tell_it() -> None:
 
 
 def test_a_release_whose_keys_were_opened_to_all_is_staged_again(instance: Instance, generation: str) -> None:
-    made = release(generation, secrets=KEYS)
+    made = release(generation, unit=OURS, secrets=KEYS)
     stage(instance, made)
     path = Path(instance.secrets_path(made.id))
     path.chmod(0o644)
     assert not holds(instance, made)
     stage(instance, made)
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o400
 
 
 def test_a_release_whose_keys_were_changed_by_hand_is_damaged(instance: Instance, generation: str) -> None:
-    made = release(generation, secrets=KEYS)
+    made = release(generation, unit=OURS, secrets=KEYS)
     stage(instance, made)
+    Path(instance.secrets_path(made.id)).chmod(0o600)
     Path(instance.secrets_path(made.id)).write_text('{"api-key": "sk-other"}')
     with pytest.raises(ReleaseError, match="not what its name says"):
         read_release(instance, made.id)
+
+
+def test_keys_belong_to_the_user_of_the_unit(instance: Instance, generation: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    unit = UNIT.replace("User=dflash", "User=nobody")
+    made = release(generation, unit=unit, secrets=KEYS)
+    stage(instance, made)
+    assert Path(instance.secrets_path(made.id)).stat().st_uid == pwd.getpwnam("nobody").pw_uid
+    os.chown(instance.secrets_path(made.id), 0, -1)
+    assert not holds(instance, made)
+
+
+def test_keys_for_a_user_that_is_not_there_are_refused(instance: Instance, generation: str) -> None:
+    unit = UNIT.replace("User=dflash", "User=no-such-user")
+    with pytest.raises(ReleaseError, match="the unit's user does not exist: no-such-user: create it"):
+        stage(instance, release(generation, unit=unit, secrets=KEYS))
+    assert staged_releases(instance) == []
