@@ -15,7 +15,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._host_gather impor
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kernel_log import Xid
 from ansible_collections.gpufleet.dflash.plugins.module_utils._nvidia_smi import SmiGpu
 
-_NVML_UNKNOWN = "Unknown Error"
+_NVML_UNKNOWN = "Failed to initialize NVML: Unknown Error"
+_NO_HANDLE = "Unable to determine the device handle"
 _NO_ANSWER = "couldn't communicate with the NVIDIA driver"
 # By the driver's own word for the action that a GPU needs (nvmlDeviceGpuRecoveryAction_t): severity and what to do.
 _RECOVERY = {
@@ -105,10 +106,18 @@ def smi_fails(facts: HostFacts) -> Iterator[Problem]:
             object=smi.path,
             evidence=smi.failure,
         )
-    elif smi.failure.startswith(("prints", "cannot be run")):
+    elif _NO_HANDLE in smi.failure:
+        yield Problem(
+            "gpu-fault",
+            f"a GPU does not answer the driver: {smi.failure}",
+            "reboot; if it comes again, start the host from cold, reseat the GPU or replace it",
+            object=smi.path,
+            evidence=smi.failure,
+        )
+    else:
         yield Problem(
             "environment-malformed",
-            f"nvidia-smi gives no answer that can be read: {smi.path}: it {smi.failure}",
+            f"nvidia-smi gives no answer that can be used: {smi.path}: {smi.failure}",
             "run it by hand; install the driver's utilities anew if it is damaged",
             object=smi.path,
             evidence=smi.failure,

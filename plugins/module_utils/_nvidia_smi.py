@@ -113,7 +113,7 @@ def parse_smi(text: str) -> SmiFacts:
     start = text.find("<?xml")
     # Nothing that nvidia-smi prints declares an entity: what does is not parsed at all.
     if start < 0 or "<!ENTITY" in text:
-        return SmiFacts(None, failure=_first_line(text) or "prints nothing")
+        return SmiFacts(None, failure=f"prints no log, but: {_first_line(text) or 'nothing'}")
     try:
         log = ElementTree.fromstring(text[start:].strip())
     except (ElementTree.ParseError, ValueError, RecursionError, MemoryError) as error:

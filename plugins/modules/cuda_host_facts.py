@@ -220,7 +220,7 @@ cuda_host:
           description: Whether MIG is V(enabled), and the number of MIG devices, V(instances).
           type: dict
         ecc:
-          description: Whether ECC is V(enabled), its V(uncorrected) errors since the driver was loaded, what is pending.
+          description: Whether ECC is V(enabled), V(uncorrected) errors since the driver loaded, and what is pending.
           type: dict
         recovery_action:
           description: What the driver says that it needs (driver 565 and newer).
