@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -119,17 +120,15 @@ def test_no_driver_answers_behind_a_node(host: RecordedHost) -> None:
 
 def test_a_device_rule_of_a_cgroup(host: RecordedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """What such a rule does to open(2); setting one takes eBPF, and would hit the tests' own process."""
-    from ansible_collections.gpufleet.dflash.plugins.module_utils import _device_nodes
-
     host.write("/proc/1/environ", "container=lxc")
-    real = _device_nodes.os.open
+    real = os.open
 
     def refuse(path: str, *arguments: int) -> int:
         if path.endswith("nvidia-uvm"):
             raise PermissionError(1, "Operation not permitted", path)
         return real(path, *arguments)
 
-    monkeypatch.setattr(_device_nodes.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     problem = only(host)
     assert "a cgroup's device rule forbids it" in problem.message
     assert f"lxc.cgroup2.devices.allow: c {MAJOR}:* rwm" in problem.fix
