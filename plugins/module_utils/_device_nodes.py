@@ -56,11 +56,12 @@ class DeviceNode:
 def read_nodes(
     files: HostFiles, kernel: KernelFacts, circumstances: Circumstances, confined: bool
 ) -> tuple[DeviceNode, ...]:
-    """The nodes that there are and those that CUDA needs; none without a loaded driver.
+    """The nodes that there are and those that CUDA needs; none without a loaded driver and a GPU for it.
 
     ``confined``: in a container the nodes of some GPUs only may be there.
     """
-    if kernel.version is None:
+    nodes_there = any(re.match(r"nvidia\d+\Z", name) for name in files.names("/dev"))
+    if kernel.version is None or kernel.tegra or not (kernel.has_nvidia_hardware or nodes_there):
         return ()
     uvm = kernel.majors.get("nvidia-uvm")
     gpus = kernel.majors.get("nvidia-frontend", kernel.majors.get("nvidia", _NVIDIA_MAJOR))

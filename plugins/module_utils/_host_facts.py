@@ -110,6 +110,7 @@ def _gpus(facts: HostFacts) -> list[dict[str, Any]]:
                 "kernel_driver": device.driver or None if device else None,
                 "numa_node": device.numa_node if device else None,
                 "persistence_mode": told.persistence,
+                "compute_mode": told.compute_mode,
                 "mig": {"enabled": told.mig, "instances": told.instances},
                 "ecc": {
                     "enabled": told.ecc,

@@ -67,7 +67,7 @@ def module_missing(facts: HostFacts) -> Iterator[Problem]:
 def library_missing(facts: HostFacts) -> Iterator[Problem]:
     """The kernel's part of the driver is loaded, and the service does not find the other one."""
     library = facts.library
-    if facts.kernel.version is None or library.path is not None:
+    if facts.kernel.version is None or library.path is not None or facts.glibc is None:
         return
     if library.elsewhere:
         directory = library.elsewhere[0].rpartition("/")[0]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._command import run_bounded
+from ansible_collections.gpufleet.dflash.plugins.module_utils._command import is_program, run_bounded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_kernel import address_of
 
@@ -80,7 +80,7 @@ def read_kernel_log(files: HostFiles) -> KernelLog:
     if text is not None:
         return KernelLog("/dev/kmsg", parse_xids(text.replace("\\x0a", "\n").splitlines()))
     program = files.path("/usr/bin/journalctl")
-    if os.access(program, os.X_OK):
+    if is_program(program):
         options = [
             "--dmesg",
             "--boot",

@@ -216,6 +216,10 @@ cuda_host:
         persistence_mode:
           description: Whether the driver keeps it initialised.
           type: bool
+        compute_mode:
+          description: Who may use it for computing.
+          type: str
+          sample: Default
         mig:
           description: Whether MIG is V(enabled), and the number of MIG devices, V(instances).
           type: dict

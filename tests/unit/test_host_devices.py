@@ -91,6 +91,13 @@ def test_a_container_needs_one_gpu_of_its_host(host: RecordedHost) -> None:
     assert "lxc.mount.entry" in problem.fix
 
 
+def test_a_jetson_has_other_nodes(host: RecordedHost) -> None:
+    for name in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"):
+        host.path(name).unlink()
+    host.write("/proc/device-tree/compatible", "nvidia,p3737-0000+p3701-0005\0nvidia,tegra234\0")
+    assert host.problems() == []
+
+
 # --- stale and refused -------------------------------------------------------------------------------------
 
 

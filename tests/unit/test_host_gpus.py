@@ -205,6 +205,29 @@ def test_the_bus_shows_more_than_the_driver(host: RecordedHost) -> None:
     assert found[0].fix.startswith("start the host from cold")
 
 
+@pytest.mark.parametrize(("driver", "found"), [("nvidia", ["error"]), ("", ["warning"]), ("nouveau", [])])
+def test_a_gpu_that_the_driver_does_not_offer(host: RecordedHost, driver: str, found: list[str]) -> None:
+    of(host, A100).pci("0000:87:00.0", driver=driver)
+    assert [p.level for p in problems(host)] == found
+
+
+def test_a_gpu_in_mig_mode_without_an_instance(host: RecordedHost) -> None:
+    """CUDA counts MIG instances there, not the GPU."""
+    enabled = ("<current_mig>Disabled</current_mig>", "<current_mig>Enabled</current_mig>")
+    (problem,) = problems(of(host, A100, enabled))
+    assert (problem.kind, problem.level) == ("gpu-missing", "warning")
+    assert problem.fix == "nvidia-smi mig -i 0 -cgi 0 -C, or nvidia-smi -i 0 -mig 0"
+    host.smi(A100, [enabled] * 4)
+    (problem,) = problems(host)
+    assert (problem.level, problem.message[:14]) == ("error", "GPU 0 and 3 mo")
+
+
+def test_a_gpu_that_may_not_compute(host: RecordedHost) -> None:
+    of(host, RTX, ("<compute_mode>Default<", "<compute_mode>Prohibited<"))
+    (problem,) = problems(host)
+    assert (problem.kind, problem.level, problem.fix) == ("gpu-missing", "error", "nvidia-smi -i 0 -c DEFAULT")
+
+
 def test_a_container_may_have_fewer_gpus_than_its_host(host: RecordedHost) -> None:
     of(host, A100).pci("0000:87:00.0")
     host.write("/run/.containerenv", "")
@@ -254,6 +277,13 @@ def test_an_nvidia_smi_that_hangs(host: RecordedHost) -> None:
     assert time.monotonic() - begun < 5
     assert (problem.kind, problem.level) == ("gpu-fault", "error")
     assert "gives no answer within 0.5 seconds" in problem.message
+
+
+def test_an_nvidia_smi_that_anybody_could_have_written_is_not_run(host: RecordedHost) -> None:
+    ran = host.path("/var/ran")
+    of(host, RTX).program("/usr/bin/nvidia-smi", f"touch {ran}").chmod(0o777)
+    assert host.facts().smi.path is None
+    assert not ran.exists()
 
 
 def test_an_nvidia_smi_that_cannot_run(host: RecordedHost) -> None:
