@@ -156,7 +156,7 @@ cuda_host:
           sample: 580.95.05
         library_path:
           description: Where the service finds C(libcuda.so.1), null when nowhere.
-          type: path
+          type: str
           sample: /usr/lib/x86_64-linux-gnu/libcuda.so.1
         library_rule:
           description: How the loader finds it, as in M(gpufleet.dflash.cuda_wheel_facts).
@@ -167,7 +167,7 @@ cuda_host:
           type: str
         management_library_path:
           description: Where that is found.
-          type: path
+          type: str
         cuda_needed:
           description: The CUDA major of O(venv) or O(cuda_major), null for neither.
           type: int
@@ -253,7 +253,7 @@ cuda_host:
       contains:
         path:
           description: The node.
-          type: path
+          type: str
           sample: /dev/nvidia-uvm
         needed:
           description: Whether CUDA needs it.
@@ -334,7 +334,7 @@ cuda_host:
           type: str
         cuda_home:
           description: The CUDA toolkit that torch and flashinfer would take.
-          type: path
+          type: str
         cuda_home_from:
           description: Who names it, V(CUDA_HOME), V(CUDA_PATH), V(PATH) or V(default).
           type: str
@@ -343,22 +343,22 @@ cuda_host:
           type: str
         nvcc:
           description: The CUDA compiler.
-          type: path
+          type: str
         ptxas:
           description: The assembler of the toolkit, or what C(TRITON_PTXAS_PATH) names.
-          type: path
+          type: str
         cc:
           description: The C compiler.
-          type: path
+          type: str
         cxx:
           description: The C++ compiler.
-          type: path
+          type: str
         ninja:
           description: The build tool C(ninja).
-          type: path
+          type: str
         python_h:
           description: The header of the interpreter behind O(venv).
-          type: path
+          type: str
     unit:
       description: The name of O(unit).
       type: str

@@ -125,6 +125,19 @@ def test_no_driver_answers_behind_a_node(host: RecordedHost) -> None:
     assert node["error"] == "ENXIO: No such device or address"
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_node_that_nvidia_smi_has_used_is_not_opened_again(host: RecordedHost, answers: bool) -> None:
+    """Each opening starts a GPU that the driver does not keep started."""
+    host.kernel_module(VERSION, majors=[f"{NOBODYS} nvidia-frontend", f"{MAJOR} nvidia-uvm"])
+    for name in ("/dev/nvidia0", "/dev/nvidiactl"):
+        host.node(name, major=NOBODYS, minor=0)
+    if not answers:
+        host.path("/usr/bin/nvidia-smi").unlink()
+    errors = {node["path"]: node["error"] for node in host_result(host.facts())["device_nodes"]}
+    expected = None if answers else "ENXIO: No such device or address"
+    assert errors == {"/dev/nvidiactl": expected, "/dev/nvidia0": expected, "/dev/nvidia-uvm": None}
+
+
 def test_a_device_rule_of_a_cgroup(host: RecordedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """What such a rule does to open(2); setting one takes eBPF, and would hit the tests' own process."""
     host.write("/proc/1/environ", "container=lxc")
