@@ -65,7 +65,7 @@ def host_summary(host: Mapping[str, Any]) -> str:
         return f"{host['verdict']}: {problems[0]['message']}{more}"
     gpus = host["gpus"]
     if not gpus or not host["driver"]["version"]:
-        return "ok: no NVIDIA GPU" if not gpus else f"ok: {len(gpus)} GPUs for virtual machines"
+        return "ok: no NVIDIA GPU" if not gpus else f"ok: no NVIDIA GPU but what virtual machines have ({len(gpus)})"
     names = sorted({gpu["name"] or "unknown" for gpu in gpus})
     return f"ok: {len(gpus)} x {' and '.join(names)}, driver {host['driver']['version']}, nothing wrong"
 

@@ -35,7 +35,7 @@ def module_missing(facts: HostFacts) -> Iterator[Problem]:
         )
     elif "nouveau" in drivers:
         message, fix = (
-            f"{what}, and the kernel's own driver nouveau has taken them: CUDA needs NVIDIA's",
+            f"{what} under the kernel's own driver nouveau: CUDA needs NVIDIA's",
             "install the NVIDIA driver, blacklist nouveau in /etc/modprobe.d, rebuild the initramfs and reboot",
         )
     elif kernel.release in kernel.built_for:

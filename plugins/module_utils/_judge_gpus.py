@@ -244,7 +244,9 @@ def fabric(facts: HostFacts) -> Iterator[Problem]:
             return
         message = "the fabric manager cannot work with this driver"
     else:
-        state = "is not installed" if manager.service == "not-found" else f"is {manager.service}"
+        state = {"not-found": "is not installed", "failed": "has failed"}.get(
+            manager.service or "", f"is {manager.service}"
+        )
         message = f"this host has {manager.nvswitches} NVSwitches, and its fabric manager {state}"
     if version and version != running:
         message += f"; nv-fabricmanager is of version {version}, the driver of {running}: they must be equal"

@@ -57,7 +57,7 @@ def test_gpus_handed_to_a_virtual_machine_need_no_driver(host: RecordedHost) -> 
     result = host_result(host.facts())
     assert result["problems"] == []
     assert result["gpus"][0]["kernel_driver"] == "vfio-pci"
-    assert host_summary(result) == "ok: 1 GPUs for virtual machines"
+    assert host_summary(result) == "ok: no NVIDIA GPU but what virtual machines have (1)"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_nouveau_has_the_gpu(host: RecordedHost) -> None:
     host.pci("0000:01:00.0", kind="0x030000", driver="nouveau")
     kind, message, fix = only(host)
     assert kind == "driver-missing"
-    assert "nouveau has taken them" in message
+    assert "under the kernel's own driver nouveau" in message
     assert "blacklist nouveau" in fix
 
 

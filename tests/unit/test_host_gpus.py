@@ -344,7 +344,7 @@ def switches(host: RecordedHost, count: int = 6) -> None:
     ("log", "state", "version", "wrong"),
     [
         (A100, "active", "535.183.06", None),
-        (A100, "failed", "535.183.06", "its fabric manager is failed"),
+        (A100, "failed", "535.183.06", "its fabric manager has failed"),
         (A100, "inactive", "535.183.06", "its fabric manager is inactive"),
         (A100, None, None, "its fabric manager is not installed"),
         (A100, "failed", "535.216.03", "nv-fabricmanager is of version 535.216.03, the driver of 535.183.06"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.recorded_host import MAJOR, RecordedHost
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils import _surroundings
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _surroundings, _unit
 from ansible_collections.gpufleet.dflash.plugins.module_utils._command import run_bounded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_files import HostFiles
@@ -144,10 +144,28 @@ def test_locked_memory_of_a_unit(
     assert kinds(gpu_host.problems(unit=unit(tmp_path, *lines))) == (["low-memlock"] if low else [])
 
 
-def test_the_limit_of_a_unit_without_one_is_systemds(gpu_host: RecordedHost, tmp_path: Path) -> None:
+def test_the_limit_of_a_unit_without_one_is_systemds(
+    gpu_host: RecordedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_surroundings, "manager_limit", lambda name: None)
     facts = gpu_host.facts(unit=unit(tmp_path, "User=nobody"))
     assert facts.surroundings.memlock_of == "systemd's default"
     assert facts.surroundings.memlock == (8 * MIB, 8 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("infinity", (-1, -1)),
+        ("64M", (64 * MIB, 64 * MIB)),
+        ("8M:infinity", (8 * MIB, -1)),
+        ("nonsense", None),
+        (None, None),
+    ],
+)
+def test_the_managers_limit(monkeypatch: pytest.MonkeyPatch, text: str | None, limit: tuple[int, int] | None) -> None:
+    monkeypatch.setattr(_unit, "default_limit", lambda name: text if name == "MEMLOCK" else None)
+    assert _unit.manager_limit("MEMLOCK") == limit
 
 
 # --- variables ---------------------------------------------------------------------------------------------
