@@ -31,6 +31,12 @@ def measure(session: Session) -> Iterator[Row]:
     note = f"{len(objects)} objects of {where}"
     yield Row("elf: CPU over xargs readelf -dW", own.cpu / readelf.cpu, _OVER_READELF, "x", note)
     yield Row("elf: CPU over pyelftools", own.cpu / pyelftools.cpu, _OVER_PYELFTOOLS, "x", note)
+    session.series["readers"] = {
+        "cuda_wheel_facts": own.cpu,
+        "readelf -dW": readelf.cpu,
+        "readelf -dVW": versions.cpu,
+        "pyelftools": pyelftools.cpu,
+    }
     session.tables[f"Reading {len(objects)} objects ({_size(objects)}) of {where}, warm"] = [
         ["reader", "reads", "wall", "CPU", "peak memory", "read"],
         _cells("cuda_wheel_facts", "dynamic section, needed and defined versions", own),

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical, open_regular
-from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Record, parse_record
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Record, read_record
 
-# Larger than the largest honest METADATA (a long README) and RECORD (a hundred thousand rows) by far.
+# Larger than the largest honest METADATA (a long README) by far.
 _METADATA_LIMIT = 16 * 1024 * 1024
-_RECORD_LIMIT = 256 * 1024 * 1024
 _CODE = (".py", ".pyi", ".cubin", ".fatbin", ".ptx", ".bc", ".a", ".pth")
 _END_OF_HEADERS = re.compile(r"\n\r?\n")
 _LIBRARY = re.compile(r"lib[^/]*\.so(\.[\w.]+)?$")
@@ -163,8 +160,7 @@ def _read_dist_info(path: str, site_packages: str, root: str, damages: list[Dama
     distribution = _read_metadata(os.path.join(path, "METADATA"), path, site_packages, damages)
     record = os.path.join(path, "RECORD")
     try:
-        with open_regular(record) as stream:
-            distribution.files, reason = parse_record(_lines(stream, _RECORD_LIMIT), root)
+        distribution.files, reason = read_record(record, root)
     except (OSError, ValueError) as error:
         damages.append(Damage(record, _reason(error)))
     else:
@@ -190,19 +186,16 @@ def _read_metadata(file: str, path: str, site_packages: str, damages: list[Damag
     name, _dash, version = stem.partition("-")
     requires: list[str] = []
     try:
-        text = _read_text(file, _METADATA_LIMIT)
-        # What follows the headers is a README, a hundred times as long.
-        end = _END_OF_HEADERS.search(text)
-        headers = HeaderParser().parsestr(text[: end.end()] if end else text)
+        headers = _headers(_read_text(file, _METADATA_LIMIT))
     except (OSError, ValueError) as error:
         damages.append(Damage(file, _reason(error)))
     else:
-        missing = [key for key in ("Name", "Version") if not str(headers.get(key, "")).strip()]
+        found = {key: headers.get(key.lower(), [""])[0] for key in ("Name", "Version")}
+        missing = [key for key, value in found.items() if not value]
         if missing:
             damages.append(Damage(file, f"has no {' and no '.join(missing)}"))
-        name = str(headers.get("Name", "")).strip() or name
-        version = str(headers.get("Version", "")).strip() or version
-        requires = [" ".join(str(value).split()) for value in headers.get_all("Requires-Dist", [])]
+        name, version = found["Name"] or name, found["Version"] or version
+        requires = [" ".join(value.split()) for value in headers.get("requires-dist", [])]
     return Distribution(normalise(name), version, path, site_packages, requires)
 
 
@@ -219,14 +212,20 @@ def _read_text(path: str, limit: int) -> str:
     return data.decode("utf-8", errors="strict")
 
 
-def _lines(stream: BinaryIO, limit: int) -> Iterator[str]:
-    """The lines of a text, one at a time: a whole RECORD as lines is a large part of what the facts may take."""
-    if os.fstat(stream.fileno()).st_size > limit:
-        raise ValueError(f"is larger than {limit} bytes")
-    for line in io.TextIOWrapper(stream, encoding="utf-8", errors="strict"):
-        if "\0" in line:
-            raise ValueError("is not text")
-        yield line
+def _headers(text: str) -> dict[str, list[str]]:
+    """Core metadata's headers by lower-case name. What follows them is a README, a hundred times as long."""
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    for line in _END_OF_HEADERS.split(text, maxsplit=1)[0].splitlines():
+        if line.startswith((" ", "\t")):
+            values[-1:] = [" ".join((*values[-1:], line.strip()))]
+        else:
+            name, colon, value = line.partition(":")
+            if not colon:
+                break
+            values = found.setdefault(name.lower(), [])
+            values.append(value.strip())
+    return found
 
 
 def _reason(error: Exception) -> str:
