@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import report, venvs
-from benchmarks.facts import elf_reading, growth, module_process, prediction
+from benchmarks.facts import elf_reading, growth, module_process, prediction, symbols
 from benchmarks.measure import CACHE
 from benchmarks.rows import Benchmark, Row, Session, as_data
 
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "facts": module_process.measure,
     "elf": elf_reading.measure,
     "prediction": prediction.measure,
+    "symbols": symbols.measure,
     "growth": growth.measure,
 }
 

@@ -33,6 +33,7 @@ class _Peer:
     """A tool that resolves what a library needs; ``parse`` takes the files out of what it prints."""
 
     name: str
+    program: str
     command: list[str]
     parse: Callable[[str], set[str]]
 
@@ -63,7 +64,7 @@ def measure(session: Session) -> Iterator[Row]:
 
 
 def _peer_cells(peer: _Peer, site: Path, mapped: list[set[str]], shadow: str, repeats: int) -> list[str]:
-    if shutil.which(peer.command[0]) is None:
+    if shutil.which(peer.program) is None:
         return [peer.name, "not installed", "", "", ""]
     output = CACHE / "peer.txt"
     verdicts = []
@@ -91,14 +92,10 @@ def _peers(roots: list[Path]) -> list[_Peer]:
     def absolute(text: str) -> set[str]:
         return roots_too | set(re.findall(r"(/\S+\.so\S*)", text))
 
-    found = [
-        _Peer("ldd -r", [*tolerant, "ldd", "-r", *paths], arrows),
-        _Peer("libtree", [*tolerant, "libtree", "-p", "-vvv", *paths], absolute),
-        _Peer("auditwheel lddtree", lddtree, absolute),
-    ]
     return [
-        peer if shutil.which("libtree") or peer.name != "libtree" else _Peer("libtree", ["libtree"], absolute)
-        for peer in found
+        _Peer("ldd -r", "ldd", [*tolerant, "ldd", "-r", *paths], arrows),
+        _Peer("libtree", "libtree", [*tolerant, "libtree", "-p", "-vvv", *paths], absolute),
+        _Peer("auditwheel lddtree", lddtree[0], lddtree, absolute),
     ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import os
 import re
 from array import array
@@ -46,11 +47,13 @@ class Record:
     anybody asks for, are read again when somebody does.
     """
 
-    __slots__ = ("_digests", "_directories", "_file", "_names", "_sizes")
+    __slots__ = ("_digests", "_directories", "_file", "_lengths", "_names", "_sizes")
 
     def __init__(self, file: str = "") -> None:
         self._file = file
+        # Each directory once for as many rows in a row as it has.
         self._directories: list[str] = []
+        self._lengths = array("q")
         self._names: list[str] = []
         self._sizes = array("q")
         self._digests: list[str | None] | None = None
@@ -65,17 +68,20 @@ class Record:
 
     def places(self) -> Iterable[tuple[str, str]]:
         """Directory and name of each row."""
-        return zip(self._directories, self._names)
+        return zip(self._row_directories(), self._names)
 
     def sized(self) -> Iterator[tuple[str, str, int | None]]:
         """Directory, name and size of each row."""
-        for directory, name, size in zip(self._directories, self._names, self._sizes):
+        for directory, name, size in zip(self._row_directories(), self._names, self._sizes):
             yield directory, name, None if size == _NO_SIZE else size
+
+    def _row_directories(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(map(itertools.repeat, self._directories, self._lengths))
 
     def rows_of(self, path: str) -> list[Row]:
         """The rows of one path: one, in an honest file."""
         directory, _slash, name = path.rpartition("/")
-        places = enumerate(zip(self._directories, self._names))
+        places = enumerate(zip(self._row_directories(), self._names))
         found = [index for index, place in places if place == (directory, name)]
         digests = self._read_digests() if found else []
         sizes = [self._sizes[index] for index in found]
@@ -109,7 +115,11 @@ def read_record(file: str, root: str) -> tuple[Record, str]:
                 directory, _slash, name = canonical(os.path.join(root, path)).rpartition("/")
             else:
                 directory = known.get(folder) or known.setdefault(folder, _directory(root, folder))
-            record._directories.append(directory)
+            if record._directories and record._directories[-1] == directory:
+                record._lengths[-1] += 1
+            else:
+                record._directories.append(directory)
+                record._lengths.append(1)
             record._names.append(name)
             record._sizes.append(size)
     if not record._names and not bad:
