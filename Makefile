@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-podman demo demo-clean test test-real lint format unit sanity molecule lock-tools clean
+.PHONY: help setup setup-podman demo demo-clean test test-real bench lint format unit sanity molecule lock-tools clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -30,10 +30,13 @@ test: setup-podman lint unit sanity molecule ## Everything that needs no multi-g
 test-real: setup ## Real torch, SGLang and CUDA wheels (gigabytes)
 	@pytest tests/unit -m real || { status=$$?; [ $$status = 5 ] && echo "make test-real: no such test yet"; }
 
+bench: setup ## Speed and memory against their limits (8 GB of wheels; BENCH=--quick does without)
+	@python -m benchmarks $(BENCH)
+
 lint: setup ## Format, lint, types, playbooks, changelog
 	ruff format --check .
 	ruff check .
-	mypy plugins roles tools tests
+	mypy plugins roles tools tests benchmarks
 	yamllint .
 	ansible-lint --offline --profile production
 	antsibull-changelog lint

@@ -40,7 +40,9 @@ def import_sgl_kernel(process: Process, importer: Importer, name: str) -> Iterat
         yield attempt if attempt.error is None else _with_headline(attempt)
         if attempt.error is None:
             break
-    if torch is not None and torch_cuda_version(torch) is not None:
+    # The ImportError ends the import before CUDA_HOME is asked.
+    failed = bool(operations) and attempt.error is not None
+    if not failed and torch is not None and torch_cuda_version(torch) is not None:
         yield from _preload_runtime(process, importer, name, package)
     for path, required in importer.follow(name):
         if path not in operations:

@@ -15,6 +15,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import At
 from ansible_collections.gpufleet.dflash.plugins.module_utils._importer import Importer, read_source
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadError, Process
 
+# To the next line that begins at the margin; the signature's closing parenthesis is one of its own.
+_PRELOAD_FUNCTION = re.compile(r"^def _preload_cuda_deps\b.*?(?=^[^\s)#]|\Z)", re.MULTILINE | re.DOTALL)
+
 
 def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
     """torch's own preload table, from the text of torch/__init__.py: (folder, pattern, required), in order.
@@ -22,9 +25,10 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
     torch 2.0 to 2.8 keep a dict, later releases a list of pairs; both are in ``_preload_cuda_deps``. Empty
     where there is none.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    # Parsing all of torch/__init__.py would take six megabytes, as much as the records of a whole venv.
+    own_text = _PRELOAD_FUNCTION.search(source)
+    tree = (_parsed(own_text.group()) or _parsed(source)) if own_text else None
+    if tree is None:
         return []
     function = next(
         (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_preload_cuda_deps"),
@@ -43,6 +47,13 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
                 for folder, pattern in _string_pairs(ast.List(elts=[ast.Tuple(elts=node.args)]))
             ]
     return table
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _string_pairs(node: ast.expr) -> Iterator[tuple[str, str]]:
