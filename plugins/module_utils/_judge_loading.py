@@ -207,7 +207,7 @@ def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
 
 
 def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
-    """Libraries that a wheel provides elsewhere, taken from the host here (NVIDIA/cuvs#2299)."""
+    """Libraries that a wheel provides elsewhere, or even here, taken from the host (NVIDIA/cuvs#2299)."""
     inside = [os.path.realpath(directory) + "/" for directory in (facts.venv.path, *facts.venv.import_path)]
     for loaded in facts.loaded:
         soname = loaded.soname or os.path.basename(loaded.path)
@@ -216,14 +216,21 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
             continue
         names = [name for name in _providers(facts, soname, []) if cuda_major_of(name)]
         copies = _copies(facts, soname, [])
-        if names:
-            yield Problem(
-                "resolved-outside-venv",
-                f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it",
-                _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
-                object=facts.needer(loaded),
-                soname=soname,
-                distributions=tuple(names),
-                paths=(loaded.path,),
-                evidence=f"found by {loaded.rule}",
-            )
+        if not names:
+            continue
+        if copies and loaded.rule == "ld_library_path":
+            kind = "shadowed-library"
+            message = f"{soname} of {' or '.join(names)} is not used: LD_LIBRARY_PATH finds {loaded.path} first"
+        else:
+            kind = "resolved-outside-venv"
+            message = f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it"
+        yield Problem(
+            kind,
+            message,
+            _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
+            object=facts.needer(loaded),
+            soname=soname,
+            distributions=tuple(names),
+            paths=(loaded.path, *copies) if kind == "shadowed-library" else (loaded.path,),
+            evidence=f"found by {loaded.rule}",
+        )

@@ -101,6 +101,24 @@ def test_a_copy_that_another_package_bundles_does_not_provide_a_library(
     assert "missing-library" not in kinds(examine_as_service(venv, load=["libcufile.so.0"]))
 
 
+def test_a_file_of_ld_library_path_in_front_of_the_wheels_own(new_venv: Callable[..., Path], tmp_path: Path) -> None:
+    venv = new_venv("nvidia-cuda-runtime")
+    own = small_wheels.site_packages(venv) / "nvidia/cu13/lib"
+    (tmp_path / "toolkit").mkdir()
+    shutil.copy(own / "libcudart.so.13", tmp_path / "toolkit")
+
+    facts = examine(venv, load=["libcudart.so.13"], ld_library_path=[f"{tmp_path}/toolkit", str(own)])
+
+    (problem,) = facts["problems"]
+    assert (problem["kind"], problem["severity"]) == ("shadowed-library", "warning")
+    assert problem["distributions"] == ["nvidia-cuda-runtime"]
+    assert problem["paths"] == [f"{tmp_path}/toolkit/libcudart.so.13", f"{own}/libcudart.so.13"]
+    # The fix, carried out.
+    assert problem["fix"].startswith(f"put {own} first in LD_LIBRARY_PATH")
+    order = [str(own), f"{tmp_path}/toolkit"]
+    assert examine(venv, load=["libcudart.so.13"], ld_library_path=order)["problems"] == []
+
+
 # --- what several distributions demand of one ----------------------------------------------------------
 
 
