@@ -108,7 +108,7 @@ def test_cudnn_of_cuda_12_over_that_of_13_is_named_by_file() -> None:
         assert seen.answer == really_run(venv)
         for command in commands(problem["fix"]):
             type_in(command)
-        assert foresee(venv, verify="hash").problems == []
+        assert foresee(venv).problems == []
 
 
 def test_what_the_uninstall_of_a_contaminant_takes_along_is_foreseen() -> None:
@@ -131,7 +131,7 @@ def test_what_the_uninstall_of_a_contaminant_takes_along_is_foreseen() -> None:
         (command,) = {found for each in after.problems for found in commands(each["fix"])}
         type_in(command)
         assert really_run(venv).error is None
-        assert foresee(venv, verify="hash").problems == []
+        assert foresee(venv).problems == []
 
 
 def _files(venv: Path) -> set[str]:
