@@ -27,8 +27,10 @@ demo-clean: ## Remove what make demo left
 test: setup-podman lint unit sanity molecule ## Everything that needs no multi-gigabyte download
 	@echo "make test: all parts passed"
 
-test-real: setup ## Real torch, SGLang and CUDA wheels (gigabytes)
-	@pytest tests/unit -m real || { status=$$?; [ $$status = 5 ] && echo "make test-real: no such test yet"; }
+test-real: ## Real torch and CUDA wheels: gigabytes, fetched once
+	@tools/setup real
+	PYTHONPATH=tests:.collections python -m support.real_venv
+	pytest tests/unit -m real -vv --durations=5
 
 bench: setup ## Speed and memory against their limits (8 GB of wheels; BENCH=--quick does without)
 	@python -m benchmarks $(BENCH)

@@ -22,7 +22,7 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
         yield Problem(
             "unmet-requirement",
             f"{by} requires {unmet.requirement}, but {state}",
-            repair.add([unmet.requirement], []),
+            repair.add([unmet.name], facts.unmet),
             distributions=(*(owner.name for owner in unmet.required_by), unmet.name),
             evidence=f"Requires-Dist of {unmet.required_by[0].path}/METADATA",
         )

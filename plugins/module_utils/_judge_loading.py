@@ -94,7 +94,7 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
     else:
         names = _providers(facts, want.soname, want.objects)
         gutted = [d for d in facts.installed.distributions if d.name in names]
-        if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname)):
+        if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname, want.objects)):
             message = f"{want.soname} of {gutted[0].pin} cannot be loaded{want.needers}: {want.words}"
             fix = repair.reinstall(gutted, altered=True)
         elif gutted:
@@ -137,16 +137,28 @@ def _unknown(want: _Want) -> tuple[str, str]:
     )
 
 
-def _files_named(facts: Facts, soname: str) -> list[str]:
-    return [path for path in facts.installed.libraries() if os.path.basename(path) == soname]
+def _files_named(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
+    named = [path for path in facts.installed.libraries() if os.path.basename(path) == soname]
+    return _for_all(facts, soname, named, needers)
 
 
 def _copies(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
     """Files of the venv that would be this library, other than those that ask for it."""
-    return [
+    found = [
         path
-        for path, found in facts.objects.items()
-        if soname in (found.soname, os.path.basename(path)) and path not in needers and path != soname
+        for path, read in facts.objects.items()
+        if soname in (read.soname, os.path.basename(path)) and path not in needers and path != soname
+    ]
+    return _for_all(facts, soname, found, needers)
+
+
+def _for_all(facts: Facts, soname: str, paths: Sequence[str], needers: Sequence[str]) -> list[str]:
+    """Leave out what others bundle for themselves, such as triton's libcupti, where a wheel of NVIDIA provides it."""
+    if not _catalogue.distributions_of(soname):
+        return list(paths)
+    own = {owner.name for path in needers for owner in facts.owners(path)}
+    return [
+        path for path in paths if any(cuda_major_of(owner.name) or owner.name in own for owner in facts.owners(path))
     ]
 
 
@@ -160,7 +172,7 @@ def _make_findable(path: str, owners: Sequence[str]) -> str:
 
 def _providers(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
     """Distributions that provide a soname, narrowed to one CUDA major where the environment tells which."""
-    files = _files_named(facts, soname)
+    files = _files_named(facts, soname, objects)
     by_record = sorted({owner.name for path in files for owner in facts.installed.owners(path)})
     if by_record:
         return by_record
@@ -195,7 +207,7 @@ def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
 
 
 def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
-    """Libraries that a wheel provides elsewhere, taken from the host here (NVIDIA/cuvs#2299)."""
+    """Libraries that a wheel provides elsewhere, or even here, taken from the host (NVIDIA/cuvs#2299)."""
     inside = [os.path.realpath(directory) + "/" for directory in (facts.venv.path, *facts.venv.import_path)]
     for loaded in facts.loaded:
         soname = loaded.soname or os.path.basename(loaded.path)
@@ -204,14 +216,21 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
             continue
         names = [name for name in _providers(facts, soname, []) if cuda_major_of(name)]
         copies = _copies(facts, soname, [])
-        if names:
-            yield Problem(
-                "resolved-outside-venv",
-                f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it",
-                _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
-                object=facts.needer(loaded),
-                soname=soname,
-                distributions=tuple(names),
-                paths=(loaded.path,),
-                evidence=f"found by {loaded.rule}",
-            )
+        if not names:
+            continue
+        if copies and loaded.rule == "ld_library_path":
+            kind = "shadowed-library"
+            message = f"{soname} of {' or '.join(names)} is not used: LD_LIBRARY_PATH finds {loaded.path} first"
+        else:
+            kind = "resolved-outside-venv"
+            message = f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it"
+        yield Problem(
+            kind,
+            message,
+            _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
+            object=facts.needer(loaded),
+            soname=soname,
+            distributions=tuple(names),
+            paths=(loaded.path, *copies) if kind == "shadowed-library" else (loaded.path,),
+            evidence=f"found by {loaded.rule}",
+        )

@@ -41,6 +41,7 @@ KINDS: Mapping[str, str] = {
     "duplicate-soname": "warning",
     "broken-link": "warning",
     "resolved-outside-venv": "warning",
+    "shadowed-library": "warning",
     "split-site": "warning",
     "namespace-shadow": "warning",
     "companion-mismatch": "warning",

@@ -35,14 +35,15 @@ def import_sgl_kernel(process: Process, importer: Importer, name: str) -> Iterat
         yield from import_torch(process, importer, "torch")
     operations = _operations(importer, package, _HOPPER.search(_first_gpu()) is not None)
     # Each failure is swallowed while another place is left to try.
+    going_on = not operations
     for position, path in enumerate(operations):
         attempt = dlopen(process, name, path, fatal=position == len(operations) - 1)
         yield attempt if attempt.error is None else _with_headline(attempt)
         if attempt.error is None:
+            going_on = True
             break
-    # The ImportError ends the import before CUDA_HOME is asked.
-    failed = bool(operations) and attempt.error is not None
-    if not failed and torch is not None and torch_cuda_version(torch) is not None:
+    # An import that has failed gets no further; the others are tried all the same, to tell what they miss.
+    if going_on and torch is not None and torch_cuda_version(torch) is not None:
         yield from _preload_runtime(process, importer, name, package)
     for path, required in importer.follow(name):
         if path not in operations:

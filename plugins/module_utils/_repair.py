@@ -11,6 +11,7 @@ first, and forces the rest.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -56,8 +57,8 @@ class Repair:
         return self._offer("from the same lock", f"repair this venv: {command}")
 
     def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
-        """Install what is not there, in the version that an installed distribution asks for, if one does."""
-        wanted = [next((found.requirement for found in unmet if found.name == name), name) for name in requirements]
+        """Install what is not there, in the version that the installed distributions ask for, if they do."""
+        wanted = [demand(name, unmet) for name in requirements]
         if len(wanted) > 1:
             choices = " or ".join(wanted)
             return self._offer(f"with {choices}", f"add one here, such as: {self._install(wanted[:1])}")
@@ -152,7 +153,7 @@ class Repair:
                 continue
             if not any(owner.name in chosen for owner in staying):
                 # Many CUDA 12 wheels own one empty nvidia/__init__.py: the smallest of them is enough.
-                smallest = min(staying, key=lambda owner: (sum(row.size or 0 for row in owner.files), owner.name))
+                smallest = min(staying, key=lambda owner: (owner.size, owner.name))
                 chosen[smallest.name] = smallest
         return sorted(chosen.values(), key=lambda distribution: distribution.name)
 
@@ -184,3 +185,21 @@ class Repair:
         if self._has_pip:
             return f"{self._python} -m pip uninstall --yes {wanted}"
         return f"uv pip uninstall --python {self._python} {wanted}"
+
+
+_DEMAND = re.compile(r"[^\s\[(<>=!~]+\s*(?:\[([^\]]*)\])?\s*\(?([^()]*)\)?")
+
+
+def demand(name: str, unmet: Sequence[Unmet]) -> str:
+    """The requirement that meets all unmet ones of a distribution: one asks for any version, another for just one."""
+    extras: dict[str, None] = {}
+    specifiers: dict[str, None] = {}
+    for found in unmet:
+        parts = _DEMAND.fullmatch(found.requirement) if found.name == name else None
+        if parts:
+            extras.update((extra.strip(), None) for extra in (parts[1] or "").split(",") if extra.strip())
+            specifiers.update((each.strip(), None) for each in parts[2].split(",") if each.strip())
+    # An exact version needs no bounds, and two of them cannot both be met.
+    exact = [specifier for specifier in specifiers if specifier.startswith("==")]
+    asked = f"[{','.join(extras)}]" if extras else ""
+    return f"{name}{asked}{','.join(exact[:1] or specifiers)}"

@@ -52,6 +52,11 @@ class Distribution:
         """``name==version``, as a requirements file says it."""
         return f"{self.name}=={self.version}"
 
+    @property
+    def size(self) -> int:
+        """Bytes of its files, as its RECORD says."""
+        return sum(row.size or 0 for row in self.files)
+
 
 @dataclass
 class Installed:
