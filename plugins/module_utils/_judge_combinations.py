@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of, real_name
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
 
 
@@ -22,7 +24,7 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
         yield Problem(
             "unmet-requirement",
             f"{by} requires {unmet.requirement}, but {state}",
-            repair.add([unmet.requirement], []),
+            repair.add([_installable(facts, unmet)]),
             distributions=(*(owner.name for owner in unmet.required_by), unmet.name),
             evidence=f"Requires-Dist of {unmet.required_by[0].path}/METADATA",
         )
@@ -33,6 +35,11 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
             f"install the distribution that provides {name}, or leave it out of imports",
             evidence=f"looked in {', '.join(facts.venv.import_path)}",
         )
+
+
+def _installable(facts: Facts, unmet: Unmet) -> str:
+    """The requirement, or for the name of an empty placeholder that of the distribution with the libraries."""
+    return unmet.requirement if real_name(unmet.name) == unmet.name else requirement(facts, unmet.name, None)
 
 
 def mixed_majors(facts: Facts, repair: Repair) -> Iterator[Problem]:

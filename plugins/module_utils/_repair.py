@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
-from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
 
@@ -55,13 +54,12 @@ class Repair:
         command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
         return self._offer("from the same lock", f"repair this venv: {command}")
 
-    def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
-        """Install what is not there, in the version that an installed distribution asks for, if one does."""
-        wanted = [next((found.requirement for found in unmet if found.name == name), name) for name in requirements]
-        if len(wanted) > 1:
-            choices = " or ".join(wanted)
-            return self._offer(f"with {choices}", f"add one here, such as: {self._install(wanted[:1])}")
-        return self._offer(f"with {wanted[0]}", f"add it here: {self._install(wanted)}")
+    def add(self, requirements: Sequence[str]) -> str:
+        """Install what is not there."""
+        if len(requirements) > 1:
+            choices = " or ".join(requirements)
+            return self._offer(f"with {choices}", f"add one here, such as: {self._install(requirements[:1])}")
+        return self._offer(f"with {requirements[0]}", f"add it here: {self._install(requirements)}")
 
     def without(self, names: Iterable[str]) -> str:
         """Remove distributions, and bring back the files of others that go with them."""
