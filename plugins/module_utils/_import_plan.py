@@ -51,7 +51,12 @@ def import_module(
     importer = Importer(import_path, version, environment or {}, hidden, standard_library)
     if not importer.exists(name):
         return None
-    return list(RECIPES.get(name, own_extension_modules)(process, importer, name))
+    return list(_recipe(name)(process, importer, name))
+
+
+def _recipe(name: str) -> Callable[[Process, Importer, str], Iterator[Attempt]]:
+    top = name.split(".")[0]
+    return RECIPES.get(name) or _RECIPES_OF_SUBMODULES.get(top, own_extension_modules)
 
 
 def load_file(process: Process, target: str) -> Attempt:
@@ -92,3 +97,5 @@ RECIPES: Mapping[str, Callable[[Process, Importer, str], Iterator[Attempt]]] = {
     "cupy": import_cupy,
     "onnxruntime": import_onnxruntime,
 }
+
+_RECIPES_OF_SUBMODULES = {"cupy": import_cupy, "cupyx": import_cupy}

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import F
 from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, library_path
 
 
 def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -78,11 +78,13 @@ def mixed_majors(facts: Facts, repair: Repair) -> Iterator[Problem]:
 
 def duplicate_sonames(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """One soname from two of NVIDIA's distributions, in two places."""
-    # Only NVIDIA's own distributions: triton and others bundle copies for themselves that no search finds.
+    # Only NVIDIA's own distributions, and what a search path reaches: triton, cutlass and others bundle copies for
+    # themselves that are opened by path.
+    searched = set(library_path(facts.installed))
     by_soname: dict[str, dict[str, Distribution]] = {}
     for path, found in facts.objects.items():
         owners = [owner for owner in facts.owners(path) if cuda_major_of(owner.name)]
-        if found.soname and owners:
+        if found.soname and owners and os.path.dirname(path) in searched:
             by_soname.setdefault(found.soname, {})[path] = owners[0]
     pairs: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for soname, paths in by_soname.items():
