@@ -17,12 +17,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import is_h
 _SOURCE_LIMIT = 4 * 1024 * 1024
 # A package without extension modules of its own is followed only for the packages that it imports first.
 _SOURCES_WITHOUT_EXTENSIONS = 100
-# Written in C: interpreters have them inside, or in files of lib-dynload.
+# Written in C: interpreters have them inside, or in files of lib-dynload. os.path is another module's second name.
 _COMPILED_IN = frozenset(
     (
         *("array", "atexit", "binascii", "builtins", "cmath", "errno", "faulthandler", "fcntl", "gc", "grp"),
         *("itertools", "marshal", "math", "mmap", "posix", "pwd", "pyexpat", "readline", "resource", "select", "sys"),
-        *("syslog", "termios", "time", "unicodedata", "zlib", *sys.builtin_module_names),
+        *("syslog", "termios", "time", "unicodedata", "zlib", "os.path", *sys.builtin_module_names),
     )
 )
 # An import that fails raises one of these.
