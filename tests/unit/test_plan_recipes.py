@@ -272,8 +272,41 @@ def test_an_exception_that_is_kept_and_raised_later_is_an_error(venv: Path) -> N
 # --- cupy ----------------------------------------------------------------------------------------------
 
 
+# cuda-pathfinder's table, shortened, and its search: dependencies first, wheels before the loader's own search.
+PATHFINDER = """
+import ctypes, os, sys
+class DescriptorSpec:
+    def __init__(self, **columns):
+        self.__dict__.update(columns)
+CATALOG = (
+    DescriptorSpec(name="cudart", linux_sonames=("libcudart.so.13",), site_packages_linux=("nvidia/cu13/lib",)),
+    DescriptorSpec(name="cufile", linux_sonames=("libcufile.so.0",), site_packages_linux=("nvidia/cu13/lib",)),
+    DescriptorSpec(
+        name="cutensor",
+        linux_sonames=("libcutensor.so.2",),
+        site_packages_linux=("cutensor/lib",),
+        dependencies=("cudart",),
+    ),
+)
+def load(name):
+    (row,) = [row for row in CATALOG if row.name == name]
+    paths = [os.path.join(e, d, s) for d in row.site_packages_linux for e in sys.path for s in row.linux_sonames]
+    for dependency in getattr(row, "dependencies", ()):
+        load(dependency)
+    for path in [path for path in paths if os.path.exists(path)][:1] or row.linux_sonames:
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            pass
+    raise RuntimeError(name)
+"""
 CUPY = {
-    "cupy/__init__.py": "from cupy import _core\nfrom cupy import cuda\n",
+    "cuda/pathfinder/_dynamic_libs/descriptor_catalog.py": PATHFINDER,
+    "cupy/__init__.py": (
+        "from cuda.pathfinder._dynamic_libs.descriptor_catalog import load\n"
+        "try:\n    load('cutensor')\nexcept RuntimeError:\n    pass\n"
+        "from cupy import _core\nfrom cupy import cuda\n"
+    ),
     "cupy/_core/__init__.py": "from cupy._core import core\n",
     "cupy/cuda/__init__.py": (
         "from cupy_backends.cuda.libs import nvrtc\n"
@@ -282,13 +315,12 @@ CUPY = {
     "cupy/cufile.py": "from cupy_backends.cuda.libs import cufile\n",
     "cupy_backends/__init__.py": "",
     "cupy_backends/cuda/__init__.py": "",
-    # cuda-pathfinder looks into site-packages first.
     "cupy_backends/cuda/libs/__init__.py": (
-        "import ctypes, glob, importlib, sys\n"
+        "import importlib\n"
+        "from cuda.pathfinder._dynamic_libs.descriptor_catalog import load\n"
         "def __getattr__(name):\n"
         "    if name == 'cufile':\n"
-        "        path = [p for e in sys.path for p in glob.glob(e + '/nvidia/cu13/lib/libcufile.so.0')]\n"
-        "        ctypes.CDLL(path[0])\n"
+        "        load(name)\n"
         "    elif name not in ('nvrtc', 'cutensor'):\n"
         "        raise AttributeError(name)\n"
         "    return importlib.import_module('cupy_backends.cuda.libs.' + name)\n"
@@ -310,26 +342,40 @@ def cupy_venv(venv: Path) -> Path:
     return venv
 
 
-def test_cupy_without_cutensor_lacks_nothing(cupy_venv: Path) -> None:
+def test_cupy_without_cutensor_loads_what_cutensor_would_need(cupy_venv: Path) -> None:
     error, maps = really(cupy_venv, "import cupy")
 
     facts = examine(cupy_venv, imports=["cupy"], detail="full")
 
     assert (error, facts["problems"]) == (None, [])
     assert predicted(facts, cupy_venv) == maps
-    assert len(maps) == 2
+    assert [Path(path).name.split(".")[0] for path in sorted(maps)] == ["core", "nvrtc", "libcudart"]
 
 
 def test_cupy_finds_cutensor_in_its_wheel(cupy_venv: Path) -> None:
     site = small_wheels.site_packages(cupy_venv)
     cutensor = library(site / "cutensor/lib/libcutensor.so.2")
-    error, maps = really(cupy_venv, f"import ctypes\nctypes.CDLL({str(cutensor)!r})\nimport cupy")
+    error, maps = really(cupy_venv, "import cupy")
 
     facts = examine(cupy_venv, imports=["cupy"], detail="full")
 
     assert (error, facts["problems"]) == (None, [])
     assert predicted(facts, cupy_venv) == maps
     assert str(cutensor) in maps
+
+
+def test_cupy_does_not_load_cutensor_without_what_it_depends_on(cupy_venv: Path) -> None:
+    site = small_wheels.site_packages(cupy_venv)
+    library(site / "cutensor/lib/libcutensor.so.2")
+    table = site / "cuda/pathfinder/_dynamic_libs/descriptor_catalog.py"
+    table.write_text(PATHFINDER.replace("libcudart.so.13", "libabsent.so.13"))
+    error, maps = really(cupy_venv, "import cupy")
+
+    facts = examine(cupy_venv, imports=["cupy"], detail="full")
+
+    assert (error, facts["problems"]) == (None, [])
+    assert predicted(facts, cupy_venv) == maps
+    assert not any("cutensor" in path for path in maps)
 
 
 def test_cupy_loads_a_library_from_its_wheel_before_the_binding(cupy_venv: Path) -> None:
@@ -341,6 +387,14 @@ def test_cupy_loads_a_library_from_its_wheel_before_the_binding(cupy_venv: Path)
     assert (error, facts["problems"]) == (None, [])
     assert predicted(facts, cupy_venv) == maps
     assert any(path.endswith("libcufile.so.0") for path in maps)
+
+
+def test_a_binding_without_its_library_is_an_error(cupy_venv: Path) -> None:
+    small_wheels.uninstall(cupy_venv, "nvidia-cufile")
+
+    (problem,) = examine(cupy_venv, imports=["cupy", "cupy.cufile"])["problems"]
+
+    assert (problem["kind"], problem["severity"], problem["soname"]) == ("missing-library", "error", "libcufile.so.0")
 
 
 # --- jax -----------------------------------------------------------------------------------------------
