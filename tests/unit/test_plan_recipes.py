@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -449,7 +448,7 @@ INITIALIZE = "import jax\nimport jax_plugins.xla_cuda13 as plugin\nplugin.initia
 
 
 @pytest.fixture
-def jax_venv(venv: Path) -> Iterator[Path]:
+def jax_venv(venv: Path) -> Path:
     site = small_wheels.site_packages(venv)
     put(site, JAX)
     # jax_plugins is a namespace: no __init__.py of its own.
