@@ -22,7 +22,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 _DOCUMENTS = re.compile(
     r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
 )
-_NOT_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"})
+_NOT_PACKAGES = frozenset(
+    (
+        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
+        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
+    )
+)
 
 
 def _relative(path: str, distribution: Distribution) -> str:
@@ -34,7 +39,7 @@ def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
     groups: dict[tuple[str, ...], list[Any]] = {}
     for contested in facts.integrity.contested:
         top = _relative(contested.path, contested.losers[0]).split("/")[0]
-        # Many packages install a top-level tests/ or LICENSE by mistake; nobody imports it.
+        # Many packages install a top-level tests/, LICENSE or the code that builds them by mistake; nobody imports it.
         if top not in _NOT_PACKAGES and not _DOCUMENTS.search(contested.path):
             names = tuple(sorted({owner.name for owner in (*contested.holders, *contested.losers)}))
             groups.setdefault(names, []).append(contested)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import providers, requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 
 _UNKNOWN_PRELOAD = "find out which distribution provides it for this torch, and install that"
@@ -101,8 +102,9 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
             message = f"{want.soname} is gone, although {gutted[0].pin} counts as installed{want.needers}"
             fix = repair.reinstall(gutted)
         elif names:
-            message = f"{want.soname} is missing{want.needers}; {' or '.join(names)} provides it"
-            fix = repair.add(names, facts.unmet)
+            wanted = [requirement(facts, name, want.soname) for name in names]
+            message = f"{want.soname} is missing{want.needers}; {' or '.join(wanted)} provides it"
+            fix = repair.add(wanted)
         else:
             message, fix = _unknown(want)
     return Problem(
@@ -171,17 +173,10 @@ def _make_findable(path: str, owners: Sequence[str]) -> str:
 
 
 def _providers(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
-    """Distributions that provide a soname, narrowed to one CUDA major where the environment tells which."""
+    """Distributions that provide a soname: those that record such a file, else those that are known to."""
     files = _files_named(facts, soname, objects)
     by_record = sorted({owner.name for path in files for owner in facts.installed.owners(path)})
-    if by_record:
-        return by_record
-    candidates = _catalogue.distributions_of(soname)
-    majors = {facts.cuda_major} - {None} or {
-        cuda_major_of(owner.name) for path in objects for owner in facts.owners(path)
-    } | {cuda_major_of(d.name) for d in facts.installed.distributions}
-    fitting = [name for name in candidates if cuda_major_of(name) in majors]
-    return fitting or candidates
+    return by_record or providers(facts, soname, objects)
 
 
 def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -198,7 +193,11 @@ def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
             f"importing {attempt.module} stops preloading at {library} without a word: {count} "
             f"librar{'y' if count == 1 else 'ies'} after it {'is' if count == 1 else 'are'} not preloaded, and a later "
             "error may name one of those",
-            repair.reinstall(installed) if installed else repair.add(names, facts.unmet) if names else _UNKNOWN_PRELOAD,
+            repair.reinstall(installed)
+            if installed
+            else repair.add([requirement(facts, name, None) for name in names])
+            if names
+            else _UNKNOWN_PRELOAD,
             object=attempt.target if "/" in attempt.target else None,
             distributions=tuple(names),
             paths=attempt.unreached,
@@ -218,6 +217,7 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
         copies = _copies(facts, soname, [])
         if not names:
             continue
+        wanted = [requirement(facts, name, soname) for name in names]
         if copies and loaded.rule == "ld_library_path":
             kind = "shadowed-library"
             message = f"{soname} of {' or '.join(names)} is not used: LD_LIBRARY_PATH finds {loaded.path} first"
@@ -227,7 +227,7 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
         yield Problem(
             kind,
             message,
-            _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
+            _make_findable(copies[0], names) if copies else repair.add(wanted),
             object=facts.needer(loaded),
             soname=soname,
             distributions=tuple(names),

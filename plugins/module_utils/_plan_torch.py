@@ -101,6 +101,13 @@ def import_torch(process: Process, importer: Importer, name: str) -> Iterator[At
         yield dlopen(process, name, extension)
 
 
+def import_torch_once(process: Process, importer: Importer) -> Iterator[Attempt]:
+    """What ``import torch`` loads where another package imports it, unless the process has imported it."""
+    package = importer.package("torch")
+    if package is not None and not any(loaded.path.startswith(package + "/") for loaded in process.loaded):
+        yield from import_torch(process, importer, "torch")
+
+
 def _load_global_deps(preloads: _Preloads, global_deps: str) -> Iterator[Attempt]:
     first = preloads.dlopen(global_deps, fatal=True, exception="OSError")
     if first.error is None:

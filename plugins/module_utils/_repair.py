@@ -11,13 +11,11 @@ first, and forces the rest.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
-from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
 
@@ -56,13 +54,12 @@ class Repair:
         command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
         return self._offer("from the same lock", f"repair this venv: {command}")
 
-    def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
-        """Install what is not there, in the version that the installed distributions ask for, if they do."""
-        wanted = [demand(name, unmet) for name in requirements]
-        if len(wanted) > 1:
-            choices = " or ".join(wanted)
-            return self._offer(f"with {choices}", f"add one here, such as: {self._install(wanted[:1])}")
-        return self._offer(f"with {wanted[0]}", f"add it here: {self._install(wanted)}")
+    def add(self, requirements: Sequence[str]) -> str:
+        """Install what is not there."""
+        if len(requirements) > 1:
+            choices = " or ".join(requirements)
+            return self._offer(f"with {choices}", f"add one here, such as: {self._install(requirements[:1])}")
+        return self._offer(f"with {requirements[0]}", f"add it here: {self._install(requirements)}")
 
     def without(self, names: Iterable[str]) -> str:
         """Remove distributions, and bring back the files of others that go with them."""
@@ -185,21 +182,3 @@ class Repair:
         if self._has_pip:
             return f"{self._python} -m pip uninstall --yes {wanted}"
         return f"uv pip uninstall --python {self._python} {wanted}"
-
-
-_DEMAND = re.compile(r"[^\s\[(<>=!~]+\s*(?:\[([^\]]*)\])?\s*\(?([^()]*)\)?")
-
-
-def demand(name: str, unmet: Sequence[Unmet]) -> str:
-    """The requirement that meets all unmet ones of a distribution: one asks for any version, another for just one."""
-    extras: dict[str, None] = {}
-    specifiers: dict[str, None] = {}
-    for found in unmet:
-        parts = _DEMAND.fullmatch(found.requirement) if found.name == name else None
-        if parts:
-            extras.update((extra.strip(), None) for extra in (parts[1] or "").split(",") if extra.strip())
-            specifiers.update((each.strip(), None) for each in parts[2].split(",") if each.strip())
-    # An exact version needs no bounds, and two of them cannot both be met.
-    exact = [specifier for specifier in specifiers if specifier.startswith("==")]
-    asked = f"[{','.join(extras)}]" if extras else ""
-    return f"{name}{asked}{','.join(exact[:1] or specifiers)}"

@@ -24,6 +24,8 @@ from typing import Any, Callable
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
 
+_DEMAND = re.compile(r"[^\s\[(<>=!~]+\s*(?:\[([^\]]*)\])?\s*\(?([^()]*)\)?")
+
 
 @dataclass(frozen=True)
 class Unmet:
@@ -206,3 +208,18 @@ def parse_plainly(text: str, environment: Mapping[str, str]) -> _Requirement | N
 
 def _release(version: str) -> str:
     return re.sub(r"(\.0)+$", "", version)
+
+
+def demand(name: str, unmet: Sequence[Unmet]) -> str:
+    """The requirement that meets all unmet ones of a distribution: one asks for any version, another for just one."""
+    extras: dict[str, None] = {}
+    specifiers: dict[str, None] = {}
+    for found in unmet:
+        parts = _DEMAND.fullmatch(found.requirement) if found.name == name else None
+        if parts:
+            extras.update((extra.strip(), None) for extra in (parts[1] or "").split(",") if extra.strip())
+            specifiers.update((each.strip(), None) for each in parts[2].split(",") if each.strip())
+    # An exact version needs no bounds, and two of them cannot both be met.
+    exact = [specifier for specifier in specifiers if specifier.startswith("==")]
+    asked = f"[{','.join(extras)}]" if extras else ""
+    return f"{name}{asked}{','.join(exact[:1] or specifiers)}"

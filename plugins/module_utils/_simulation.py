@@ -50,6 +50,7 @@ class Simulation:
                 self.venv.version,
                 environment=self.environment,
                 hidden=hidden,
+                standard_library=self.venv.standard_library,
             )
             attempts += plan or []
             absent += [name] if plan is None else []

@@ -142,7 +142,7 @@ EMPTY = Installed([], [])
             "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
             "missing-library",
             "libcudnn.so.9",
-            ["nvidia-cudnn-cu12", "nvidia-cudnn-cu13"],
+            ["nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"],
             id="torch without cuDNN",
         ),
         pytest.param(
@@ -156,7 +156,7 @@ EMPTY = Installed([], [])
             "ValueError: libcudart.so.*[0-9] not found in the system path ['/usr/lib/python311.zip']",
             "missing-library",
             "libcudart.so",
-            ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"],
+            ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12"],
             id="torch's preloading without the runtime",
         ),
         pytest.param(

@@ -14,8 +14,7 @@ import pytest
 from support import small_wheels
 from support.examination import CU12, commands, examine, examine_as_service, kinds
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import demand
-from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
 
 
 @pytest.fixture
