@@ -66,11 +66,11 @@ Key = tuple[bytes, "str | None"]
 
 
 class Reference(NamedTuple):
-    """A symbol that an object wants from others; ``index`` is its place in the symbol table."""
+    """A symbol that an object wants from others; ``position`` is its place in the symbol table."""
 
     name: bytes
     version: str | None
-    index: int
+    position: int
 
     @property
     def key(self) -> Key:
@@ -191,7 +191,9 @@ class SymbolTable:
                 layout = struct.Struct(self._order + word * (3 if with_addend else 2))
                 end = offset + size
                 while offset < end:
-                    raw = os.pread(descriptor, min(end - offset, _RELOCATION_BLOCK // layout.size * layout.size), offset)
+                    raw = os.pread(
+                        descriptor, min(end - offset, _RELOCATION_BLOCK // layout.size * layout.size), offset
+                    )
                     if not raw or len(raw) % layout.size:
                         raise ElfError(path, f"its relocations at offset {offset} end after the end of the file")
                     offset += len(raw)

@@ -191,13 +191,12 @@ class Process:
         self._started = True
         return self._loaded[program]
 
-    def dlopen(
-        self, name: str, caller: str | LoadedObject | None = None, *, rtld_global: bool = False
-    ) -> LoadedObject:
+    def dlopen(self, name: str, caller: str | LoadedObject | None = None, *, rtld_global: bool = False) -> LoadedObject:
         """Load ``name`` as if the code of ``caller`` (a loaded path; default: the program) called dlopen, with
         RTLD_NOW. Raises LoadError.
 
-        ``rtld_global`` (RTLD_GLOBAL) lets what is loaded later take symbols from it. A failed dlopen leaves nothing mapped that was not there before.
+        ``rtld_global`` (RTLD_GLOBAL) lets what is loaded later take symbols from it. A failed dlopen leaves nothing
+        mapped that was not there before.
         """
         requester = self._find_loaded(caller)
         maps, resolutions = len(self._loaded), len(self.resolutions)

@@ -12,7 +12,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import At
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import import_module, load_file
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System
-from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject, LoadError, Process, SymbolTables
+from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import (
+    LoadedObject,
+    LoadError,
+    Process,
+    SymbolTables,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError
 
 
@@ -62,7 +67,9 @@ class Simulation:
         return Outcome(attempts, absent, list(process.loaded), process)
 
     def _start(self, hidden: frozenset[str]) -> Process:
-        process = Process(self.system, environment=self.environment, cwd=self.directory, hidden=hidden, symbols=self.symbols)
+        process = Process(
+            self.system, environment=self.environment, cwd=self.directory, hidden=hidden, symbols=self.symbols
+        )
         try:
             process.start(self.venv.python)
         except (LoadError, ElfError) as error:

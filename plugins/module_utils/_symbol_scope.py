@@ -71,7 +71,7 @@ class SymbolTables:
         missing = self._missing([each for found in references.values() for each in found], tables)
         undefined = []
         for member, found in references.items():
-            wanted = {each.index: each for each in found if each.key in missing} if missing else {}
+            wanted = {each.position: each for each in found if each.key in missing} if missing else {}
             if not wanted:
                 continue
             table = tables[member.identity]
