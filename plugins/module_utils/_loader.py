@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_candidate impo
     SearchError,
     verify_mappable,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_relocation import relocation_order
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_search import LinkMap, Search
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System, UnsupportedLoader
 from ansible_collections.gpufleet.dflash.plugins.module_utils._symbol_scope import (
@@ -204,7 +205,7 @@ class Process:
             opened = self._open(name, requester)
             closure = self._load_closure([opened])
             self._check_versions(closure)
-            self._check_symbols(self._relocation_order(closure, list(self._loaded)[maps:]), closure)
+            self._check_symbols(relocation_order(closure, list(self._loaded)[maps:], self._needs), closure)
         except LoadError:
             # Only maps are undone: a name that an older object was requested by meanwhile stays with it, as
             # in glibc.
@@ -389,27 +390,8 @@ class Process:
     def _member(self, link_map: LinkMap) -> ScopeMember:
         return ScopeMember(link_map.identity, self._loaded[link_map].path)
 
-    def _relocation_order(self, closure: list[LinkMap], new: list[LinkMap]) -> list[LinkMap]:
-        """Sort what a dlopen has mapped as the linker relocates it: each object after what it needs.
-
-        That of _dl_sort_maps_dfs in elf/dl-sort-maps.c, glibc's since 2.35; earlier ones may differ in which of
-        several undefined symbols they name.
-        """
-        mapped = set(new)
-        order: dict[LinkMap, None] = {}
-        visited: set[LinkMap] = set()
-        for root in reversed(closure):
-            stack = [(root, False)]
-            while stack:
-                link_map, is_done = stack.pop()
-                if is_done:
-                    order[link_map] = None
-                elif link_map in mapped and link_map not in visited:
-                    visited.add(link_map)
-                    stack.append((link_map, True))
-                    needed = [self._search.expand_needed(link_map, name) for name in link_map.object.needed]
-                    stack += [(self._by_name[name], False) for name in reversed(needed)]
-        return list(order)
+    def _needs(self, link_map: LinkMap) -> list[LinkMap]:
+        return [self._by_name[self._search.expand_needed(link_map, name)] for name in link_map.object.needed]
 
     def _find_loaded(self, caller: str | LoadedObject | None) -> LinkMap:
         if caller is None:
