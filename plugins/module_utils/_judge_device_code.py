@@ -18,12 +18,15 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Rep
 # Objects with less device code than this part of their distribution's largest do not decide for it: a helper
 # may carry code for any GPU, and kernels for one generation of GPUs stand beside those for another.
 _SUBSTANTIAL = 0.1
+# A distribution with code for so many major compute capabilities is meant for every GPU.
+_GENERAL = 3
 
 
 def unsupported_architectures(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Distributions whose loaded objects have nothing to run on a GPU of the host (pytorch/pytorch#167244).
 
     NVIDIA's own libraries are left out: what they lack they compile, or the library that uses them lacks it too.
+    So are kernels for one or two generations of GPUs, which their package chooses or leaves (torchao's for 9.0).
     """
     if facts.deep is None:
         return
@@ -36,6 +39,9 @@ def unsupported_architectures(facts: Facts, repair: Repair) -> Iterator[Problem]
     for name, objects in compiled.items():
         largest = max(each.size for each in objects.values())
         deciding = {path: each for path, each in objects.items() if each.size >= largest * _SUBSTANTIAL}
+        majors = {arch // 10 for each in deciding.values() for arch in each.sass | each.ptx}
+        if name != "torch" and len(majors) < _GENERAL:
+            continue
         lacking = [
             capability
             for capability in facts.deep.capabilities
