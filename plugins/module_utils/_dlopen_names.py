@@ -25,18 +25,19 @@ def dlopen_names(image: Image, data: Iterable[Section]) -> list[str]:
     for section in data:
         if section.executable or (section.name and not _SECTION.match(section.name)):
             continue
-        for _offset, piece in chunks(image, section, _LONGEST):
-            _collect(piece, found)
+        for offset, piece in chunks(image, section, _LONGEST):
+            _collect(piece, found, begins=offset == section.offset)
     known = {*image.object.needed, image.object.soname}
     return [name for name in sorted(each.decode("ascii", "replace") for each in found) if name not in known][:_MOST]
 
 
-def _collect(piece: bytes, found: set[bytes]) -> None:
+def _collect(piece: bytes, found: set[bytes], *, begins: bool) -> None:
+    """Add the names in one piece of a section; one that ``begins`` it may begin with a name."""
     at = piece.find(b".so")
     while at >= 0 and len(found) < _MOST:
         start = piece.rfind(b"\0", max(0, at - _LONGEST), at) + 1
         end = piece.find(b"\0", at, at + _LONGEST)
-        if start and end >= 0:
+        if (start or (begins and at < _LONGEST)) and end >= 0:
             text = piece[start:end]
             if text.startswith(b"lib") and _NAME.fullmatch(text):
                 found.add(text)

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._demangle import qualified_name, readable
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Undefined
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 
 _TOO_OLD = {"GLIBC": "glibc-too-old", "GLIBCXX": "libstdcxx-too-old", "CXXABI": "libstdcxx-too-old"}
@@ -113,7 +114,8 @@ def _numbers(version: str) -> list[int]:
 
 def _is_shadow(facts: Facts, path: str) -> bool:
     """Whether LD_LIBRARY_PATH is what leads to this file."""
-    return any(os.path.dirname(path) == entry.rstrip("/") for entry in re.split("[:;]", facts.ld_library_path) if entry)
+    directory = os.path.dirname(os.path.realpath(path))
+    return any(directory == os.path.realpath(entry) for entry in re.split("[:;]", facts.ld_library_path) if entry)
 
 
 def undefined_symbols(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -157,10 +159,12 @@ def _expected(facts: Facts, lack: _Lack) -> tuple[str | None, str | None]:
     """Soname and file of the library that was to define the first symbol, as far as its name or version tells."""
     first = lack.symbols[0]
     if first.version and ".so" in first.version:
-        return first.version, lack.scope.get(first.version)
+        path = lack.scope.get(first.version)
+        return first.version, canonical(path) if path else None
     for pattern, prefix in _OWNERS:
         if pattern.match(first.symbol):
-            return next(((name, path) for name, path in lack.scope.items() if name.startswith(prefix)), (None, None))
+            found = ((name, canonical(path)) for name, path in lack.scope.items() if name.startswith(prefix))
+            return next(found, (None, None))
     return None, None
 
 
