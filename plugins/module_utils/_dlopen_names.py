@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_sections impo
 _SECTION = re.compile(r"(\.l?rodata|\.data\.rel\.ro|\.data)(\.|$)")
 _LONGEST = 128
 _MOST = 1000
+_MOST_IN_A_PIECE = 10_000
 # What stands between two NULs, without a directory: libcudnn_graph.so, libnvrtc.so.13, libnvrtc.so.%d.
 _NAME = re.compile(rb"lib[\w+.-]{1,100}?\.so(?:\.[\w%.]{1,16})?")
 
@@ -34,7 +35,10 @@ def dlopen_names(image: Image, data: Iterable[Section]) -> list[str]:
 def _collect(piece: bytes, found: set[bytes], *, begins: bool) -> None:
     """Add the names in one piece of a section; one that ``begins`` it may begin with a name."""
     at = piece.find(b".so")
-    while at >= 0 and len(found) < _MOST:
+    # A hostile piece is full of them; libraries have a few thousand in all.
+    for _number in range(_MOST_IN_A_PIECE):
+        if at < 0 or len(found) >= _MOST:
+            return
         start = piece.rfind(b"\0", max(0, at - _LONGEST), at) + 1
         end = piece.find(b"\0", at, at + _LONGEST)
         if (start or (begins and at < _LONGEST)) and end >= 0:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,10 +128,14 @@ class Image:
 
     def offset_of(self, address: int, what: str) -> int:
         """Where an address of the loaded object lies in the file. Raises ElfError."""
-        for start, end, offset in self.segments:
-            if start <= address < end:
-                return address - start + offset
-        raise ElfError(self.file.path, f"{what} at address {address:#x} is in no PT_LOAD segment")
+        return _offset_of(self.segments, address, what, self.file.path)
+
+
+def _offset_of(segments: Iterable[tuple[int, int, int]], address: int, what: str, path: str) -> int:
+    for start, end, offset in segments:
+        if start <= address < end:
+            return address - start + offset
+    raise ElfError(path, f"{what} at address {address:#x} is in no PT_LOAD segment")
 
 
 def read_object(path: str) -> ElfObject:
@@ -323,10 +328,7 @@ class _Parser:
         return elf_type, machine, headers
 
     def _offset_of(self, address: int, what: str) -> int:
-        for start, end, offset in self._segments:
-            if start <= address < end:
-                return address - start + offset
-        raise ElfError(self._path, f"{what} at address {address:#x} is in no PT_LOAD segment")
+        return _offset_of(self._segments, address, what, self._path)
 
     def _read_dynamic(self, segment: tuple[int, int]) -> tuple[dict[int, int], list[int]]:
         """Return the tags (the last of a kind counts, as for the linker) and the string offsets of each

@@ -56,10 +56,10 @@ _INVISIBLE = frozenset({1, 2})  # STV_INTERNAL and STV_HIDDEN
 _FIRST_NEWER_VERSION = 3
 
 # Far above real libraries: libtorch_cpu.so has 80,000 symbols in 6 MB of names, and chains of twenty.
-_MAX_SYMBOLS = 4 * 1024 * 1024
-_MAX_STRINGS = 256 * 1024 * 1024
+_MAX_SYMBOLS = 1024 * 1024
+_MAX_STRINGS = 64 * 1024 * 1024
 _MAX_CHAIN = 1024
-_MAX_RELOCATIONS = 64 * 1024 * 1024
+_MAX_RELOCATIONS = 16 * 1024 * 1024
 _RELOCATION_BLOCK = 1024 * 1024
 
 Key = tuple[bytes, "str | None"]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, Image
-from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_sections import Section, chunks
+from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_sections import Section
 
 MAGIC = b"\x50\xed\x55\xba\x01\x00"
 # magic, version, size of this header, size of all entries
@@ -28,6 +28,7 @@ _MAX_ENTRIES = 1024 * 1024
 _NEWEST_ARCHITECTURE = 999
 # Between two fat binaries there is seldom more.
 _PADDING = 2048
+_LARGEST_READ = 1024 * 1024
 # cuFFT keeps its own in .ldata; a file without section headers has one nameless piece for each segment.
 _SECTIONS = frozenset({".nv_fatbin", "__nv_relfatbin", ".ldata", ""})
 
@@ -84,6 +85,7 @@ def _entries(image: Image, section: Section, budget: int) -> Iterator[tuple[int,
         if offset is None:
             return
         _magic, _version, header_size, size = _HEADER.unpack(image.file.read(offset, _HEADER.size, "a fat binary"))
+        budget -= 1
         entry = offset + header_size
         stop = entry + size
         if header_size < _HEADER.size or stop > end:
@@ -104,21 +106,16 @@ def _entries(image: Image, section: Section, budget: int) -> Iterator[tuple[int,
 def _next_header(image: Image, section: Section, offset: int) -> int | None:
     """Where the next fat binary begins: as a rule right here, or after some padding."""
     end = section.offset + section.size
-    if offset + _HEADER.size > end:
-        return None
+    count = len(MAGIC)
     try:
-        if image.file.read(offset, len(MAGIC), "a fat binary") == MAGIC:
-            return offset
-        # Near first: chunks of the whole rest would be read again after each gap.
-        near = min(_PADDING, end - offset)
-        found = image.file.read(offset, near, "a fat binary").find(MAGIC)
-        if found >= 0:
-            return offset + found if offset + found + _HEADER.size <= end else None
-        rest = Section(section.name, offset, end - offset, section.executable)
-        for start, piece in chunks(image, rest, _HEADER.size):
-            found = piece.find(MAGIC)
+        while offset + _HEADER.size <= end:
+            count = min(count, end - offset)
+            found = image.file.read(offset, count, "a fat binary").find(MAGIC)
             if found >= 0:
-                return start + found if start + found + _HEADER.size <= end else None
+                return offset + found if offset + found + _HEADER.size <= end else None
+            # A magic may lie across the border; the window grows, for a long gap to cost few reads.
+            offset += max(1, count - len(MAGIC))
+            count = min(max(_PADDING, 4 * count), _LARGEST_READ)
     except ElfError:  # it shrinks while it is read
         pass
     return None

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Rep
 _TOO_OLD = {"GLIBC": "glibc-too-old", "GLIBCXX": "libstdcxx-too-old", "CXXABI": "libstdcxx-too-old"}
 _TORCH_NAMESPACES = frozenset({"c10", "at", "torch", "caffe2"})
 _SYMBOLS_LISTED = 5
+_NVJITLINK = re.compile(r"__nvJitLink\w+?_(\d+)_(\d+)$")
 
 # Whose a C symbol is, by its beginning, where the reference itself does not say: the first that fits.
 _OWNERS = (
@@ -185,6 +186,14 @@ def _verdict(facts: Facts, repair: Repair, lack: _Lack, soname: str | None, prov
         )
     if soname and provider:
         holders = facts.owners(provider)
+        numbered = _NVJITLINK.match(lack.symbols[0].symbol)
+        if numbered and holders:
+            # Each of its functions carries the release that brought it.
+            wanted = f"{numbered[1]}.{numbered[2]}"
+            return (
+                f"{holders[0].pin} is older than the {wanted} that it was built with",
+                repair.add([f"{holders[0].name}>={wanted}"], []),
+            )
         comes = f"{provider} comes from {holders[0].pin}" if holders else f"{provider} is this host's own"
         return f"{comes}, which is another version than it was built with", _matching(
             facts, repair, lack.path, provider

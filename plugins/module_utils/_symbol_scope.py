@@ -47,7 +47,11 @@ class Undefined:
 
 
 class SymbolTables:
-    """Symbol tables by file, each read once. ``damaged`` has those that cannot be read, with the reason."""
+    """Symbol tables by file, each read once. ``damaged`` has those that cannot be read, with the reason.
+
+    Given to a ``Simulation`` or a ``Process`` it makes a load fail for symbols that nothing defines; a benchmark
+    compares the time of ``Simulation(..., symbols=SymbolTables()).run()`` with that of one without.
+    """
 
     def __init__(self) -> None:
         self.damaged: dict[str, str] = {}
