@@ -4,7 +4,7 @@
 
 """Device code, names for dlopen, sections and GPUs, with pyelftools as the oracle on the host's own files.
 
-``DFLASH_DEEP_DAMAGED`` sets how many damaged files are read (default 3000).
+``DFLASH_DEEP_DAMAGED`` sets how many damaged files are read (default 1500).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfErr
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_sections import data_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._fat_binary import Architectures, architectures_of
 
-DAMAGED = int(os.environ.get("DFLASH_DEEP_DAMAGED", "3000"))
+DAMAGED = int(os.environ.get("DFLASH_DEEP_DAMAGED", "1500"))
 SYSTEM = Path("/usr/lib") / f"{os.uname().machine}-linux-gnu"
 
 
@@ -45,7 +45,7 @@ def read(path: Path) -> tuple[Architectures | None, list[str]]:
 
 def system_libraries() -> list[Path]:
     found = [path for path in sorted(SYSTEM.glob("lib*.so.*")) if path.is_file() and not path.is_symlink()]
-    return [path for path in found if path.read_bytes()[:4] == b"\x7fELF"][:150]
+    return [path for path in found if path.read_bytes()[:4] == b"\x7fELF"][:60]
 
 
 # --- fat binaries --------------------------------------------------------------------------------------

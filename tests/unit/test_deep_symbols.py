@@ -5,7 +5,7 @@
 """Symbols that nothing defines: the real linker and the prediction, on written, compiled and random libraries.
 
 ``DFLASH_SYMBOL_SEEDS`` sets how many random trees (default 400), ``DFLASH_SYMBOL_DAMAGED`` how many damaged files
-(default 3000).
+(default 1500).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import (
 
 HOST = System.of_host()
 SEEDS = int(os.environ.get("DFLASH_SYMBOL_SEEDS", "400"))
-DAMAGED = int(os.environ.get("DFLASH_SYMBOL_DAMAGED", "3000"))
+DAMAGED = int(os.environ.get("DFLASH_SYMBOL_DAMAGED", "1500"))
 BATCH = 50
 CALL: dict[str, Any] = {"wanted": True, "relocation": "call"}
 
