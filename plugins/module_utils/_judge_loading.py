@@ -62,6 +62,9 @@ def _wants(facts: Facts) -> list[_Want]:
         # A preload that found no file is judged as what it is, the end of a list.
         if attempt.error is None or (attempt.stops and not attempt.error.missing):
             continue
+        # All libraries are there; what they lack has judges of its own.
+        if attempt.error.versions or attempt.error.undefined:
+            continue
         missing = [(m.soname, m.needed_by, m.message) for m in attempt.error.missing]
         for soname, needed_by, message in missing or [(attempt.target, [], attempt.error.message)]:
             want = wants.setdefault(soname, _Want(soname, message))

@@ -32,6 +32,8 @@ KINDS: Mapping[str, str] = {
     "undefined-symbol": "error",
     "glibc-too-old": "error",
     "libstdcxx-too-old": "error",
+    "architecture-unsupported": "error",
+    "host-sublibrary": "error",
     "access-denied": "error",
     "import-failed": "error",
     "load-timeout": "error",

@@ -85,7 +85,7 @@ def _preload_runtime(process: Process, importer: Importer, name: str, package: s
     for soname in dict.fromkeys(re.findall(r"libcudart\.so\.\d+", source)):
         path = os.path.realpath(os.path.join(place, soname))
         if os.path.exists(path):
-            yield dlopen(process, name, path, exception="OSError")
+            yield dlopen(process, name, path, exception="OSError", rtld_global=True)
             return
 
 

@@ -109,7 +109,7 @@ def import_torch_once(process: Process, importer: Importer) -> Iterator[Attempt]
 
 
 def _load_global_deps(preloads: _Preloads, global_deps: str) -> Iterator[Attempt]:
-    first = preloads.dlopen(global_deps, fatal=True, exception="OSError")
+    first = preloads.dlopen(global_deps, fatal=True, exception="OSError", rtld_global=True)
     if first.error is None:
         yield first
         if any("libcudart.so" in loaded.path for loaded in preloads.process.loaded):
@@ -117,7 +117,7 @@ def _load_global_deps(preloads: _Preloads, global_deps: str) -> Iterator[Attempt
     elif any(pattern.split(".", 1)[0] in first.error.message for _folder, pattern, _required in preloads.table):
         attempts = list(preloads.carry_out(first.error))
         yield from attempts
-        yield preloads.dlopen(global_deps, fatal=True, exception="OSError")
+        yield preloads.dlopen(global_deps, fatal=True, exception="OSError", rtld_global=True)
     else:
         yield first
 
@@ -132,8 +132,8 @@ class _Preloads:
         self._module = module
         self._major = (torch_cuda_version(package) or "").split(".")[0]
 
-    def dlopen(self, path: str, *, fatal: bool, exception: str) -> Attempt:
-        return dlopen(self.process, self._module, path, fatal=fatal, exception=exception)
+    def dlopen(self, path: str, *, fatal: bool, exception: str, rtld_global: bool = False) -> Attempt:
+        return dlopen(self.process, self._module, path, fatal=fatal, exception=exception, rtld_global=rtld_global)
 
     def carry_out(self, cause: LoadError | None) -> Iterator[Attempt]:
         """Load what the table says. Without a ``cause``, an error that torch wants to cure, the first failure ends

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
 
@@ -84,6 +85,32 @@ class Repair:
         """Replace a distribution by one that this venv's index may not have: which one is the operator's to say."""
         return self._offer(
             f"with {wanted}", f"name that build by its local tag, such as {name}==VERSION+cu130, and install it here"
+        )
+
+    def other_torch(self, distributions: Sequence[Distribution], unmet: Sequence[Unmet]) -> str:
+        """Bring together a torch and what was built for another one."""
+        names = [distribution.name for distribution in distributions]
+        askers = ((each, {user.name for user in each.required_by}) for each in unmet if each.name == "torch")
+        wanted = next((each for each, users in askers if users & set(names)), None)
+        if wanted is not None:
+            return self.add([demand("torch", [wanted])])
+        pins = " and ".join(distribution.pin for distribution in distributions) or "what needs it"
+        torch = f"torch=={self._installed.versions['torch']}"
+        return self._offer(
+            f"with a release of {' and '.join(names) or 'what needs it'} for {torch}, or with the torch of {pins}",
+            "install that release here (its release notes name its torch)",
+        )
+
+    def matching(self, users: Sequence[Distribution], providers: Sequence[Distribution], unmet: Sequence[Unmet]) -> str:
+        """Bring together releases of libraries that were built with each other."""
+        names = [distribution.name for distribution in providers]
+        wanted = [each for each in unmet if each.name in names]
+        if wanted:
+            return self.add([demand(wanted[0].name, wanted)])
+        pins = list(dict.fromkeys(distribution.pin for distribution in (*users, *providers)))
+        return self._offer(
+            f"from one lock, with releases that belong together instead of {' and '.join(pins) or 'these'}",
+            "put the host's library in order" if not pins else "install such releases here",
         )
 
     def uninstall(self, names: Sequence[str]) -> str:
