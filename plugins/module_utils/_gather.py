@@ -58,7 +58,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
     """
     venv = open_venv(request.venv)
     environment, directory = _circumstances(request)
-    import_path = tuple(dict.fromkeys((*_python_path(environment, directory), *venv.import_path)))
+    import_path = tuple(dict.fromkeys((*python_path(environment, directory), *venv.import_path)))
     installed = read_installed(venv.import_path)
     simulation = Simulation(
         venv=venv,
@@ -110,7 +110,7 @@ def _circumstances(request: Request) -> tuple[dict[str, str], str]:
     return environment, directory
 
 
-def _python_path(environment: Mapping[str, str], directory: str) -> list[str]:
+def python_path(environment: Mapping[str, str], directory: str) -> list[str]:
     """The directories of PYTHONPATH, which Python searches first."""
     entries = environment.get("PYTHONPATH", "").split(":") if environment.get("PYTHONPATH") else []
     paths = [os.path.normpath(os.path.join(directory, entry)) for entry in entries]
