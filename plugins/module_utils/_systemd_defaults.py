@@ -63,6 +63,12 @@ def user_variables(user: str) -> dict[str, str]:
     return variables
 
 
+def default_limit(name: str) -> str | None:
+    """Return what systemd-system.conf(5) says for ``DefaultLimit<name>=``; None when it says nothing."""
+    values = _manager_values(f"DefaultLimit{name}")
+    return values[-1] if values else None
+
+
 def _manager_values(key: str) -> list[str]:
     """Return what is assigned to a directive of [Manager] in systemd-system.conf(5)."""
     chosen: dict[str, str] = {}
