@@ -83,6 +83,8 @@ class Subject:
 
 def validate(request: CheckRequest) -> None:
     """Raise CheckError for what cannot be meant."""
+    if not request.venv:
+        raise CheckError("venv is missing: give the directory that holds bin/python")
     # Not `<= 0`: nan is no number of seconds, and no comparison with it is true.
     if not 0 < request.timeout < 1e7:
         raise CheckError(f"timeout must be more than 0 seconds, not {request.timeout:g}: timeout: correct it")

@@ -44,7 +44,9 @@ def add(
         for here, there in zip(result[option], entries[option]):
             if here["ok"] and not there["ok"]:
                 result["ok"] = False
-                result["problems"].append(_only_here(attempt_of(kind, here[key]), str(there["error"]), place, libraries))
+                result["problems"].append(
+                    _only_here(attempt_of(kind, here[key]), str(there["error"]), place, libraries)
+                )
 
 
 def _only_here(attempt: str, words: str, place: Place, libraries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

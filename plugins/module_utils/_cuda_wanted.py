@@ -45,7 +45,8 @@ def _absent(
     request: CheckRequest, torch: dict[str, Any], wanted: int, place: Place, unit: UnitEnvironment | None
 ) -> Problem:
     count = torch["device_count"]
-    seen = f"torch sees {count or 'no'} GPU{'s' if count > 1 else ''}, and {wanted} {'is' if wanted == 1 else 'are'} wanted"
+    gpus = f"{count or 'no'} GPU{'s' if count > 1 else ''}"
+    seen = f"torch sees {gpus}, and {wanted} {'is' if wanted == 1 else 'are'} wanted"
     if torch["version"] is not None and torch["cuda"] is None:
         return problem(
             "cuda-unavailable",

@@ -153,9 +153,7 @@ def _unit_note(unit: UnitEnvironment, note: str) -> Problem:
     )
 
 
-def _result(
-    request: CheckRequest, around: _Surroundings, subject: Subject, outcome: ProbeOutcome
-) -> dict[str, Any]:
+def _result(request: CheckRequest, around: _Surroundings, subject: Subject, outcome: ProbeOutcome) -> dict[str, Any]:
     place, owners = around.place, Owners(around.installed)
     entries = entries_of(request, outcome)
     for entry in entries["dlopen"]:
@@ -165,7 +163,7 @@ def _result(
     mapped: list[str] | None = next((event["paths"] for event in outcome.events if event["event"] == "maps"), None)
     libraries = cuda_libraries(owners, mapped or [], trace)
     problems = [
-        *_failures(request, place, subject, outcome),
+        *_failures(request, around, subject, outcome),
         *foreign_modules(entries["imports"], around.venv, place, subject.probe.working_directory),
         *outside(libraries, around.venv, place),
         *duplicates(libraries),
@@ -218,13 +216,15 @@ def _torch(outcome: ProbeOutcome) -> dict[str, Any] | None:
     return {key: event[key] for key in ("version", "cuda", "is_available", "device_count", "devices", "error")}
 
 
-def _failures(request: CheckRequest, place: Place, subject: Subject, outcome: ProbeOutcome) -> list[Problem]:
+def _failures(request: CheckRequest, around: _Surroundings, subject: Subject, outcome: ProbeOutcome) -> list[Problem]:
     """Return the problems of what was not loaded, with the directive that is the cause where it is known."""
+    place = around.place
     unit = subject.unit if subject.probe.sandbox is not None else None
     if unit is not None:
         refused = setup_failure(outcome, place, unit)
         if refused is not None:
-            return [refused if refused["paths"] == [] or CAUSE in refused["message"] else _closed(refused, place, subject)]
+            unexplained = refused["paths"] and CAUSE not in refused["message"]
+            return [_closed(refused, place, subject) if unexplained else refused]
     done, suspect = _progress(outcome)
     died = death(outcome, place, suspect, request.timeout)
     found = [(died, ())] if died else []
@@ -236,7 +236,8 @@ def _failures(request: CheckRequest, place: Place, subject: Subject, outcome: Pr
                 found += [(entry, noexec) for entry in explain(_failure(kind, name, event), place)]
     if unit is None:
         return [entry for entry, _noexec in found]
-    return [name_cause(entry, unit, noexec, outcome.words) for entry, noexec in found]
+    searched = (*around.venv.site_packages, *place.library_path)
+    return [name_cause(entry, unit, noexec, outcome.words, searched) for entry, noexec in found]
 
 
 def _closed(refused: Problem, place: Place, subject: Subject) -> Problem:

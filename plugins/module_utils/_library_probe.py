@@ -191,10 +191,11 @@ def library_path(handle: int) -> str | None:
 
 def mapped_files() -> list[str]:
     """Return the shared objects that are mapped into this process, in the kernel's spelling."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
         fields = (line.rstrip("\n").split(None, 5) for line in maps)
         paths = {entry[5] for entry in fields if len(entry) == 6 and ".so" in entry[5]}
-    unescaped = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), path) for path in paths)
+    # The kernel escapes line ends here, and nothing else.
+    unescaped = (path.replace("\\012", "\n") for path in paths)
     return sorted(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for path in unescaped)
 
 

@@ -75,7 +75,7 @@ class _Direct:
         self._process = subprocess.Popen(
             [*request.command, "-c", BOOTSTRAP],
             env=environment,
-            stdin=channel,
+            stdin=channel.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",

@@ -24,9 +24,7 @@ _REPORT_BYTES = 4 << 20
 class Streams:
     """Collects what the probe reports and prints; ``trace`` is what the loader prints with LD_DEBUG, where asked."""
 
-    def __init__(
-        self, channel: socket.socket, stdout: IO[bytes], stderr: IO[bytes], secret: str, traced: bool
-    ) -> None:
+    def __init__(self, channel: socket.socket, stdout: IO[bytes], stderr: IO[bytes], secret: str, traced: bool) -> None:
         self.events: list[dict[str, Any]] = []
         self.finished = False
         self.trace = Trace() if traced else None

@@ -76,7 +76,7 @@ class TransientUnit:
                     *(word.replace("$", "$$") for word in request.command),
                     *("-c", BOOTSTRAP),
                 ],
-                stdin=channel,
+                stdin=channel.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "SYSTEMD_COLORS": "0"},
@@ -146,7 +146,7 @@ class TransientUnit:
         self._result = last.group("result")
         code, status = (match.group("code"), match.group("status")) if match else ("", "")
         if code in ("killed", "dumped"):
-            return "killed", getattr(signal, f"SIG{status}", 0), _RUNNING.sub("", printed)
+            return "killed", int(getattr(signal, f"SIG{status}", 0)), _RUNNING.sub("", printed)
         return "exited", int(status) if status.isdigit() else 0, _RUNNING.sub("", printed)
 
     def account(self, started: bool) -> str:

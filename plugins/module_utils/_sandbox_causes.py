@@ -103,11 +103,12 @@ class Directives:
             entry = self.covering(key, path)
             if entry is not None:
                 return f"{key}={entry}"
-        if self.is_on("PrivateTmp") and any(_within(path, entry) for entry in ("/tmp", "/var/tmp")):  # noqa: S108
+        if self.is_on("PrivateTmp") and any(_within(path, entry) for entry in ("/tmp", "/var/tmp")):
             return "PrivateTmp=yes"
         if self.is_on("PrivateDevices") and _within(path, "/dev"):
             return "PrivateDevices=yes"
-        return next((f"{key}={self.last(key)}" for key in ("RootDirectory", "RootImage") if self.has(key)), None)
+        root = self.last("RootDirectory").rstrip("/")
+        return f"RootDirectory={root}" if root and not os.path.lexists(root + path) else None
 
     def forbids_execution(self, path: str) -> str | None:
         """Return the NoExecPaths= that a path lies in; the longer path of two lists counts."""
@@ -191,10 +192,17 @@ _RULES: tuple[tuple[str, Callable[[Directives, str, Sequence[str]], tuple[str, s
 )
 
 
-def name_cause(found: Problem, unit: UnitEnvironment, noexec: Sequence[str] = (), more: str = "") -> Problem:
+def name_cause(
+    found: Problem,
+    unit: UnitEnvironment,
+    noexec: Sequence[str] = (),
+    more: str = "",
+    searched: Sequence[str] = (),
+) -> Problem:
     """Return the problem with the directive that is its likely cause; the same where none is.
 
-    ``noexec`` are the paths that lie where the process may execute nothing; ``more`` is what else was said.
+    ``noexec`` are the paths that lie where the process may execute nothing; ``more`` is what else was said;
+    ``searched`` are the directories in which modules and libraries are looked for.
     """
     directives = Directives(unit)
     words = "\n".join((found["message"], found["evidence"], more))
@@ -203,7 +211,7 @@ def name_cause(found: Problem, unit: UnitEnvironment, noexec: Sequence[str] = ()
         None,
     )
     if cause is None and found["kind"] in ("access-denied", "missing-library", "import-failed"):
-        for path in (*found["paths"], *_paths_in(found["evidence"])):
+        for path in (*found["paths"], *_paths_in(found["evidence"]), *searched):
             hidden = directives.hiding(path) if os.path.lexists(path) else None
             if hidden:
                 cause = hidden, f"keep it where the service may see it, or change {hidden.partition('=')[0]}="
@@ -230,7 +238,9 @@ def setup_failure(outcome: ProbeOutcome, place: Place, unit: UnitEnvironment) ->
     if step in ("EXEC", "CHDIR"):
         details["paths"] = [where]
     kind = "access-denied" if step in ("EXEC", "CHDIR", "NAMESPACE") else "interpreter-died"
-    message = f"systemd cannot start {python} in the sandbox of {unit.name}{f'{CAUSE}{cause}' if cause else ''}: {status}"
+    message = (
+        f"systemd cannot start {python} in the sandbox of {unit.name}{f'{CAUSE}{cause}' if cause else ''}: {status}"
+    )
     fix = f"correct {cause.partition('=')[0]}= in the unit" if cause else f"look into the journal of {unit.name}"
     if step in ("EXEC", "CHDIR") and cause:
         fix += f", so that {where} can be reached"

@@ -17,7 +17,7 @@ import pytest
 from support import probe_venv
 from support.probe_venv import AS_ROOT, NOBODY, ProbeVenv, check, kept_out, kinds, write_unit
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils import _library_check, _probe_process
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _check_request, _library_check, _probe_process
 from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check import CheckError, CheckRequest
 
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can become another user")
@@ -335,7 +335,7 @@ def test_only_root_becomes_another_user() -> None:
         try:
             if AS_ROOT:
                 os.setuid(65534)
-            _library_check.identity_of("daemon", None, ())
+            _check_request.identity_of("daemon", None, ())
         except CheckError as error:
             os.write(write, str(error).encode())
         finally:
