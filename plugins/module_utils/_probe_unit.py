@@ -36,7 +36,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._sandbox import (
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import BOOTED, Systemd, SystemdError
 
 # How long after the limit of the load the unit ends by itself, in seconds.
-_GRACE = 30
+_GRACE = 10
 _PREFIX = "gpufleetcheck"
 _STRAY_SECONDS = 600
 # What `systemd-run --wait` says last, in the forms of systemd 240 to 257.

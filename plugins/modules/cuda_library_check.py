@@ -56,9 +56,9 @@ options:
       - The systemd service unit whose process is imitated, by name, or by the absolute path of a unit
         file that need not be installed.
       - Drop-ins count, those beside the file and those that the host has for a unit of this name.
-      - Where systemd is the first process and the task has root's rights, systemd makes the process, with all directives
-        of the unit that are about its sandbox and its limits. Elsewhere the process is a child of the task, with the
-        unit's user, environment, working directory, umask and limits, and RV(sandbox_reason) says why.
+      - Where systemd is the first process and the task has root's rights, systemd makes the process, with all
+        directives of the unit that are about its sandbox and its limits. Elsewhere the process is a child of the task,
+        with the unit's user, environment, working directory, umask and limits, and RV(sandbox_reason) says why.
       - Directories that C(StateDirectory=) and its like make for it and that did not exist are removed again.
       - O(unit) is a name with O(running).
     type: str
@@ -91,7 +91,7 @@ options:
     default: 300
   trace:
     description:
-      - Whether to ask the loader (C(LD_DEBUG=files,libs)) by which rule it found each library and which object needed it.
+      - Whether to ask the loader (C(LD_DEBUG=files,libs)) by which rule it found each library, and for which object.
       - Loading takes a little longer then.
     type: bool
     default: false
@@ -99,7 +99,7 @@ options:
   clean_host:
     description:
       - Whether to load everything a second time with a loader that ignores C(/etc/ld.so.cache), as a host would that
-        has none of this host's system CUDA. What works only here is a problem V(resolved-outside-venv) that is an error.
+        has none of this host's system CUDA. What works only here is an error, V(resolved-outside-venv).
       - Needs glibc 2.33. What lies in the loader's default directories is still found.
     type: bool
     default: false
@@ -284,7 +284,8 @@ libraries:
 differences:
   description:
     - The CUDA libraries that are not mapped as M(gpufleet.dflash.cuda_wheel_facts) predicts for the same
-      O(imports), O(dlopen) and environment. V(null) when the process did not reach its end, or nothing can be predicted.
+      O(imports), O(dlopen) and environment.
+    - V(null) when the process did not reach its end, or nothing can be predicted.
     - Files are compared by their real paths, and by device and inode.
   returned: success or when something cannot be loaded, without O(running) and O(pid)
   type: list
