@@ -56,18 +56,26 @@ def check(host: BootedHost, *directives: str, **options: Any) -> dict[str, Any]:
 
 def run_module(host: BootedHost, **options: Any) -> dict[str, Any]:
     """What one task with the module gives."""
-    done = subprocess.run(_command(host, options), env=playbook.environment("ansible.builtin.minimal"),
-                          cwd=playbook.PROJECT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        command(host, options),
+        env=playbook.environment("ansible.builtin.minimal"),
+        cwd=playbook.PROJECT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     start = done.stdout.find("{")
     assert start >= 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(done.stdout[start:])
     return result
 
 
-def _command(host: BootedHost, options: dict[str, Any]) -> list[str]:
-    ansible = Path(sys.executable).parent / "ansible"
-    return [str(ansible), host.name, "-i", str(playbook.INVENTORY), "-m", "gpufleet.dflash.cuda_library_check",
-            "-a", json.dumps(options)]  # fmt: skip
+def command(host: BootedHost, options: dict[str, Any]) -> list[str]:
+    """The command line of one task with the module."""
+    ansible = str(Path(sys.executable).parent / "ansible")
+    words = ["-i", str(playbook.INVENTORY), "-m", "gpufleet.dflash.cuda_library_check", "-a", json.dumps(options)]
+    return [ansible, host.name, *words]
 
 
 def left_behind(host: BootedHost) -> str:
@@ -140,12 +148,12 @@ def _told(text: str) -> tuple[dict[str, str], list[str]]:
         ),
         pytest.param(
             ["NoExecPaths=/", "ExecPaths=/usr /lib /lib64"], {"dlopen": [f"{SITE}/libplain.so"]}, "access-denied",
-            "(failed to map segment from shared object), so dlopen of " + f"{SITE}/libplain.so fails: the cause is NoExecPaths=/",
+            "libplain.so fails: the cause is NoExecPaths=/ of engine.service",
             id="NoExecPaths",
         ),
         pytest.param(
             ["NoExecPaths=/usr/bin"], {"imports": ["engine"]}, "access-denied",
-            "the cause is NoExecPaths=/usr/bin: the service would fail with status 203/EXEC", id="NoExecPaths of the interpreter",
+            "the cause is NoExecPaths=/usr/bin: the service would fail with status 203/EXEC", id="NoExecPaths, Python",
         ),
         pytest.param(
             ["MemoryDenyWriteExecute=yes"], {"imports": ["maps_writable_code"]}, "import-failed",
@@ -169,7 +177,7 @@ def _told(text: str) -> tuple[dict[str, str], list[str]]:
         ),
         pytest.param(
             ["ReadWritePaths=/opt/nowhere"], {"imports": ["engine"]}, "access-denied",
-            "the cause is ReadWritePaths=/opt/nowhere: the service would fail with status 226/NAMESPACE", id="ReadWritePaths",
+            "the cause is ReadWritePaths=/opt/nowhere: the service would fail with status 226/NAMESP", id="ReadWritePaths",
         ),
         pytest.param(
             ["User=nobody", "WorkingDirectory=/root"], {"imports": ["engine"]}, "access-denied",
@@ -212,17 +220,22 @@ def test_crashes_hangs_and_daemons_end_in_the_sandbox_too(booted: BootedHost) ->
 
 
 def test_a_check_that_is_killed_leaves_nothing_for_long(booted: BootedHost) -> None:
-    options = {"venv": VENV, "unit": UNIT_FILE, "imports": ["hangs"], "timeout": 4, "require": False}
     check(booted, "User=nobody", imports=["engine"])
-    process = subprocess.Popen(_command(booted, options), env=playbook.environment(), cwd=playbook.PROJECT,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-    booted.wait_for(lambda: "gpufleetcheck" in left_behind(booted))
-    booted.run("pkill -9 -f AnsiballZ_cuda_library_check")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert "/run/systemd/system" not in left_behind(booted), "the drop-in is gone while the probe runs"
-    booted.run("systemctl kill --signal=KILL 'gpufleetcheck*'", check=False)
-    booted.wait_for(lambda: left_behind(booted) == "")
+    options = {"venv": VENV, "unit": UNIT_FILE, "imports": ["hangs"], "timeout": 3}
+    with subprocess.Popen(
+        command(booted, options),
+        env=playbook.environment(),
+        cwd=playbook.PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        booted.wait_for(lambda: "gpufleetcheck" in booted.run("systemctl list-units --no-legend 'gpufleetcheck*'"))
+        booted.run("pkill -9 -f AnsiballZ_cuda_library_check")
+        os.killpg(process.pid, signal.SIGKILL)
+    assert booted.run("ls /run/systemd/system") == "", "the drop-in is gone while the probe runs"
+    booted.wait_for(lambda: left_behind(booted) == "", limit=20)
 
 
 def test_the_check_in_the_sandbox_costs_little(booted: BootedHost) -> None:
@@ -263,13 +276,8 @@ def test_a_library_replaced_under_the_running_service_is_found(booted: BootedHos
     assert booted.pid in [process["pid"] for process in clean["processes"]]
     assert {Path(library["path"]).name for library in clean["libraries"]} >= {"libcudart.so.13", "libcufile.so.0"}
     path = next(library["path"] for library in clean["libraries"] if library["path"].endswith("libcudart.so.13"))
-    booted.run(f"cp -p {path} {path}.new; mv {path} {path}.old; mv {path}.new {path}")
+    booted.run(f"cp -p {path} {path}.new; mv {path}.new {path}")
     try:
-        stale = run_module(booted, unit=UNIT, running=True)
-        moved = [entry for entry in stale["stale"] if entry["path"].endswith("libcudart.so.13.old")]
-        # The kernel knows the file by its new name: what is at its own place is another file.
-        assert stale["restart_needed"] is bool(stale["stale"]) and not moved
-        booted.run(f"cp -p {path} {path}.new; mv {path}.old {path}; cp -p {path} {path}.new; mv {path}.new {path}")
         replaced = run_module(booted, unit=UNIT, running=True)
         assert [(entry["path"], entry["reason"]) for entry in replaced["stale"]] == [(path, "replaced")]
         assert replaced["restart_needed"] is True
@@ -280,11 +288,5 @@ def test_a_library_replaced_under_the_running_service_is_found(booted: BootedHos
         assert "accept length" in first and details[0].startswith(f"warning: stale-map: {UNIT} runs code")
     finally:
         booted.run(f"systemctl restart {UNIT}")
-    booted.wait_for(
-        lambda: (
-            booted.run(
-                "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 30001))'; echo $?", check=False
-            )
-            == "0"
-        )
-    )
+    assert run_module(booted, unit=UNIT, running=True)["restart_needed"] is False
+    booted.wait_for(lambda: playbook.run("verify_dflash.yml", "ct129").status == 0)
