@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 LD_DEBUG = "files,libs"
 # Longer lines are no names of files: they are passed on as the output that they are.
 _LONGEST_LINE = 65536
-_LINE = re.compile(rb" *\d+:\t(.*)\Z", re.DOTALL)
+# _dl_debug_vdprintf begins each line with the process, ten columns wide, be it in the middle of another's line.
+_LINE = re.compile(rb"(.*?)(?=[ \d]{10}:\t) *\d+:\t(.*)\Z", re.DOTALL)
 _ASKED = re.compile(r"file=(.+?) \[\d+\];  (?:needed by|dynamically loaded by) (.+?) \[\d+\]")
 _SEARCHED = re.compile(r"find library=(.+?) \[\d+\]; searching")
 _DIRECTORIES = re.compile(r" search path=.*\t\t\((.+)\)")
@@ -61,7 +62,8 @@ class Trace:
             if match is None:
                 others.append(line + b"\n")
             else:
-                self._read(match.group(1).decode("utf-8", "surrogateescape"))
+                others.append(match.group(1))
+                self._read(match.group(2).decode("utf-8", "surrogateescape"))
         return b"".join(others) + passed
 
     def by_real_path(self) -> dict[str, Found]:
