@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._check_request import CheckRequest
-from ansible_collections.gpufleet.dflash.plugins.module_utils._host_reason import why_no_cuda
 from ansible_collections.gpufleet.dflash.plugins.module_utils._load_errors import Place, Problem, problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import UnitEnvironment
 
@@ -54,6 +53,9 @@ def _absent(
             "put a CUDA build of torch into the lock and build the environment anew",
         )
     if count < wanted:
+        # Not needed where all is well: Ansible ships modules as text, and compiling them takes its time.
+        from ansible_collections.gpufleet.dflash.plugins.module_utils._host_reason import why_no_cuda
+
         major = int(torch["cuda"].split(".")[0]) if torch["cuda"] else None
         reason = why_no_cuda(major, unit=unit.path if unit else None, environment=request.environment, gpus=wanted)
         if reason is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._drift import compare
@@ -26,7 +26,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockE
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
 from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import foresee
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
-from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import weak_library_path, weak_run_paths
+from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import (
+    python_path,
+    weak_library_path,
+    weak_run_paths,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._simulation import Simulation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import open_venv
@@ -108,13 +112,6 @@ def _circumstances(request: Request) -> tuple[dict[str, str], str]:
     if request.ld_library_path is not None:
         environment["LD_LIBRARY_PATH"] = ":".join(request.ld_library_path)
     return environment, directory
-
-
-def python_path(environment: Mapping[str, str], directory: str) -> list[str]:
-    """The directories of PYTHONPATH, which Python searches first."""
-    entries = environment.get("PYTHONPATH", "").split(":") if environment.get("PYTHONPATH") else []
-    paths = [os.path.normpath(os.path.join(directory, entry)) for entry in entries]
-    return [path for path in paths if os.path.isdir(path)]
 
 
 def _read_objects(installed: Installed) -> dict[str, ElfObject]:

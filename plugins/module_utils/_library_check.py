@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _clean_host, _cuda_wanted
 from ansible_collections.gpufleet.dflash.plugins.module_utils._check_request import (
@@ -30,18 +30,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._load_errors impor
     problem,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._mapped import (
-    Library,
     Owners,
     cuda_libraries,
     duplicates,
     foreign_modules,
     outside,
-)
-from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import (
-    Prediction,
-    combined,
-    differences,
-    predict,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_end import (
     TAIL,
@@ -57,6 +50,10 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import UnitE
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Installed, read_installed
 
+# Ansible ships modules as text: what is compiled while the probe loads costs no time.
+if TYPE_CHECKING:
+    from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import Prediction
+
 __all__ = ["CheckError", "CheckRequest", "check", "summary"]
 
 
@@ -68,13 +65,13 @@ class _Surroundings:
     subject: Subject
     request: CheckRequest
     installed: Installed = field(default_factory=lambda: Installed([], []))
-    prediction: Prediction = field(default_factory=Prediction)
-    known: bool = False
+    prediction: Prediction | None = None
 
     def read(self) -> None:
-        if self.known:
+        if self.prediction is not None:
             return
-        self.known = True
+        from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import predict
+
         self.installed = read_installed(self.venv.import_path)
         directory = self.subject.probe.working_directory
         imports, dlopen = self.request.imports, self.request.dlopen
@@ -168,8 +165,10 @@ def _result(request: CheckRequest, around: _Surroundings, subject: Subject, outc
         *outside(libraries, around.venv, place),
         *duplicates(libraries),
     ]
-    if mapped is not None:
-        problems += combined(around.venv, around.installed, around.prediction, libraries)
+    different = None
+    if mapped is not None and around.prediction is not None:
+        problems += around.prediction.judged(around.installed, libraries)
+        different = around.prediction.differences(libraries, owners)
     interpreter = next((event for event in outcome.events if event["event"] == "interpreter"), {})
     everything = [*entries["imports"], *entries["dlopen"]]
     return {
@@ -180,7 +179,7 @@ def _result(request: CheckRequest, around: _Surroundings, subject: Subject, outc
         "dlopen": entries["dlopen"],
         "torch": _torch(outcome),
         "libraries": [library.as_dict() for library in libraries],
-        "differences": _differences(around, mapped, libraries, owners),
+        "differences": different,
         "processes_left": outcome.left,
         "user": place.user,
         "ld_library_path": list(place.library_path),
@@ -190,15 +189,6 @@ def _result(request: CheckRequest, around: _Surroundings, subject: Subject, outc
         "stderr": outcome.stderr[-TAIL:],
         "problems": problems,
     }
-
-
-def _differences(
-    around: _Surroundings, mapped: Sequence[str] | None, libraries: Sequence[Library], owners: Owners
-) -> list[dict[str, Any]] | None:
-    """Return how reality differs from the prediction; None where either of them is missing."""
-    if mapped is None or around.prediction.failure is not None:
-        return None
-    return list(differences(around.prediction, libraries, owners))
 
 
 def _torch(outcome: ProbeOutcome) -> dict[str, Any] | None:

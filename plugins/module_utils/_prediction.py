@@ -16,7 +16,6 @@ from typing import Any
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _judge_combinations, _judge_loading
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts
-from ansible_collections.gpufleet.dflash.plugins.module_utils._gather import python_path
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import torch_cuda_version
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System, UnsupportedLoader
@@ -24,6 +23,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Loa
 from ansible_collections.gpufleet.dflash.plugins.module_utils._mapped import Library, Owners, cuda_libraries
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
+from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import python_path
 from ansible_collections.gpufleet.dflash.plugins.module_utils._simulation import Simulation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Installed
@@ -33,9 +33,18 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Ins
 class Prediction:
     """What the plan tries and what is loaded after it; ``failure`` says why there is no prediction."""
 
+    venv: Venv
     attempts: list[Attempt] = field(default_factory=list)
     loaded: list[LoadedObject] = field(default_factory=list)
     failure: str | None = None
+
+    def differences(self, mapped: Sequence[Library], owners: Owners) -> list[dict[str, Any]] | None:
+        """How the mapped CUDA libraries differ from it; None where nothing could be predicted."""
+        return None if self.failure is not None else list(_differences(self.loaded, mapped, owners))
+
+    def judged(self, installed: Installed, mapped: Sequence[Library]) -> list[dict[str, Any]]:
+        """The problems of what is mapped together, and of preloads that stopped."""
+        return combined(self.venv, installed, self.attempts, mapped)
 
 
 def predict(
@@ -54,15 +63,13 @@ def predict(
         )
         outcome = simulation.run()
     except (UnsupportedLoader, VenvError, OSError) as error:
-        return Prediction(failure=str(error))
-    return Prediction(outcome.attempts, outcome.loaded)
+        return Prediction(venv, failure=str(error))
+    return Prediction(venv, outcome.attempts, outcome.loaded)
 
 
-def differences(prediction: Prediction, mapped: Sequence[Library], owners: Owners) -> Iterator[dict[str, Any]]:
+def _differences(loaded: Sequence[LoadedObject], mapped: Sequence[Library], owners: Owners) -> Iterator[dict[str, Any]]:
     """Each CUDA library that is not mapped as predicted: unexpected-origin, not-loaded or not-predicted."""
-    if prediction.failure is not None:
-        return
-    by_path = {os.path.realpath(item.path): item for item in prediction.loaded}
+    by_path = {os.path.realpath(item.path): item for item in loaded}
     predicted = {library.path: by_path[library.path] for library in cuda_libraries(owners, list(by_path), {})}
     identities = {_identity(path) for path in predicted} - {None}
     real = {library.path for library in mapped}
@@ -101,13 +108,13 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def combined(
-    venv: Venv, installed: Installed, prediction: Prediction, mapped: Sequence[Library]
+    venv: Venv, installed: Installed, attempts: Sequence[Attempt], mapped: Sequence[Library]
 ) -> list[dict[str, Any]]:
     """Two CUDA majors in the process, and preloads that stopped: judged as cuda_wheel_facts does, but as seen."""
     names = {library.name for library in mapped}
     stopped = [
         attempt
-        for attempt in prediction.attempts
+        for attempt in attempts
         if attempt.stops and attempt.error and not all(os.path.basename(path) in names for path in attempt.unreached)
     ]
     loaded = [LoadedObject(item.path, item.path, item.name, "loaded", None) for item in mapped]

@@ -81,8 +81,7 @@ def _files(text: str) -> Iterator[tuple[str, int, str]]:
 
 def _state(pid: int, addresses: str, inode: int, name: str) -> str:
     path = name[: -len(_DELETED)] if name.endswith(_DELETED) else name
-    # In the process's own view: its unit may have mounts of its own.
-    root = f"/proc/{pid}/root"
+    root = _view_of(pid)
     if path != name:
         if _identity(root + name) == _identity(f"/proc/{pid}/map_files/{addresses}") is not None:
             return "same"  # somebody called a file so
@@ -95,6 +94,12 @@ def _state(pid: int, addresses: str, inode: int, name: str) -> str:
     # The numbers in maps are of the file system below an overlay or a subvolume: only the inode can be compared.
     differs = mapped != on_disk if mapped is not None else on_disk[1] != inode
     return "replaced" if differs else "same"
+
+
+def _view_of(pid: int) -> str:
+    """Return where the process's own files are: its unit may have mounts of its own. Ours, where that is closed."""
+    root = f"/proc/{pid}/root"
+    return root if _identity(f"{root}/") is not None else ""
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._mapped import (
     inside_of,
     outside,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import Prediction, combined
+from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import combined
 from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_request import command_line_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._process_maps import (
     Mapping,
@@ -123,7 +123,7 @@ def _result(name: str, pids: Sequence[int], mappings: Sequence[Mapping], venv: V
         others = {entry.path for entry in stale}
         inside = [library for library in libraries if library.path not in others]
         problems += [*outside(inside, venv, place), *duplicates(libraries)]
-        problems += combined(venv, installed, Prediction(), libraries)
+        problems += combined(venv, installed, (), libraries)
     return {
         "ok": True,
         "restart_needed": bool(stale),

@@ -511,7 +511,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check imp
     check,
     summary,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._running import check_running
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import UnitError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import VenvError
 
@@ -550,6 +549,9 @@ def main() -> None:
     require, running, pid = (options.pop(name) for name in ("require", "running", "pid"))
     try:
         if running or pid is not None:
+            # Not needed otherwise: modules are shipped as text, and compiling them takes its time.
+            from ansible_collections.gpufleet.dflash.plugins.module_utils._running import check_running
+
             module.exit_json(changed=False, **check_running(options["venv"], options["unit"], pid))
         request = CheckRequest(**{**options, "venv": options["venv"] or ""})
         result = check(request)

@@ -133,7 +133,7 @@ def _told(text: str) -> tuple[dict[str, str], list[str]]:
     for name in ("INVOCATION_ID", "SYSTEMD_EXEC_PID", "JOURNAL_STREAM", "PYTHONDONTWRITEBYTECODE"):
         environment.pop(name, None)
     keys = ("Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:")
-    return environment, [row for row in status.splitlines() if row.startswith(keys)]
+    return environment, [row.strip() for row in status.splitlines() if row.startswith(keys)]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_check_that_is_killed_leaves_nothing_for_long(booted: BootedHost) -> N
         start_new_session=True,
     ) as process:
         booted.wait_for(lambda: "gpufleetcheck" in booted.run("systemctl list-units --no-legend 'gpufleetcheck*'"))
-        booted.run("pkill -9 -f AnsiballZ_cuda_library_check")
+        booted.run("kill -9 $(ps -o ppid= -C systemd-run)")
         os.killpg(process.pid, signal.SIGKILL)
     assert booted.run("ls /run/systemd/system") == "", "the drop-in is gone while the probe runs"
     booted.wait_for(lambda: left_behind(booted) == "", limit=20)
