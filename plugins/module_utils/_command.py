@@ -9,6 +9,7 @@ import contextlib
 import os
 import selectors
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,16 @@ class Finished:
     output: str
     errors: str
     failure: str = ""
+
+
+def is_program(path: str) -> bool:
+    """Whether this is an executable file that nobody but root, or we ourselves, could have put something else into."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    ours = status.st_uid in (0, os.geteuid()) and not status.st_mode & stat.S_IWOTH
+    return stat.S_ISREG(status.st_mode) and ours and os.access(path, os.X_OK)
 
 
 def run_bounded(

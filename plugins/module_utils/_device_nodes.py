@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -54,13 +54,20 @@ class DeviceNode:
 
 
 def read_nodes(
-    files: HostFiles, kernel: KernelFacts, circumstances: Circumstances, confined: bool
+    files: HostFiles,
+    kernel: KernelFacts,
+    circumstances: Circumstances,
+    *,
+    confined: bool,
+    proven: Container[str] = (),
 ) -> tuple[DeviceNode, ...]:
-    """The nodes that there are and those that CUDA needs; none without a loaded driver.
+    """The nodes that there are and those that CUDA needs; none without a loaded driver and a GPU for it.
 
-    ``confined``: in a container the nodes of some GPUs only may be there.
+    ``confined``: in a container the nodes of some GPUs only may be there. ``proven`` are nodes that are known to
+    open; opening one starts its GPU, which takes seconds where the driver does not keep it started.
     """
-    if kernel.version is None:
+    nodes_there = any(re.match(r"nvidia\d+\Z", name) for name in files.names("/dev"))
+    if kernel.version is None or kernel.tegra or not (kernel.has_nvidia_hardware or nodes_there):
         return ()
     uvm = kernel.majors.get("nvidia-uvm")
     gpus = kernel.majors.get("nvidia-frontend", kernel.majors.get("nvidia", _NVIDIA_MAJOR))
@@ -78,7 +85,10 @@ def read_nodes(
             wanted[path] = (False, major)
     for name in files.names("/dev/nvidia-caps"):
         wanted[f"/dev/nvidia-caps/{name}"] = (False, caps)
-    nodes = (_node(files, path, needed, major) for path, (needed, major) in wanted.items())
+    nodes = (
+        _node(files, path, major, needed=needed, attempt=needed and path not in proven)
+        for path, (needed, major) in wanted.items()
+    )
     return tuple(_judged_for(node, circumstances, kernel.majors) for node in nodes)
 
 
@@ -101,7 +111,7 @@ def made_on_demand(files: HostFiles, circumstances: Circumstances) -> bool:
     return False
 
 
-def _node(files: HostFiles, path: str, needed: bool, expected: int | None) -> DeviceNode:
+def _node(files: HostFiles, path: str, expected: int | None, *, needed: bool, attempt: bool) -> DeviceNode:
     try:
         status = os.stat(files.path(path))
     except OSError:
@@ -119,7 +129,7 @@ def _node(files: HostFiles, path: str, needed: bool, expected: int | None) -> De
         mode=stat.S_IMODE(status.st_mode),
         uid=status.st_uid,
         gid=status.st_gid,
-        error=_open_error(files.path(path)) if needed and major == expected else "",
+        error=_open_error(files.path(path)) if attempt and major == expected else "",
     )
 
 

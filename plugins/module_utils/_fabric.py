@@ -8,12 +8,11 @@ Source: "Fabric Manager for NVIDIA NVSwitch Systems User Guide".
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._command import run_bounded
+from ansible_collections.gpufleet.dflash.plugins.module_utils._command import is_program, run_bounded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_kernel import KernelFacts
 from ansible_collections.gpufleet.dflash.plugins.module_utils._nvidia_smi import SmiGpu
@@ -50,7 +49,7 @@ def read_fabric(files: HostFiles, kernel: KernelFacts, gpus: Sequence[SmiGpu]) -
 
 def _service(files: HostFiles) -> str | None:
     program = files.path("/usr/bin/systemctl")
-    if not files.exists(_BOOTED) or not os.access(program, os.X_OK):
+    if not files.exists(_BOOTED) or not is_program(program):
         return None
     answer = run_bounded([program, "show", "--property=LoadState,ActiveState", SERVICE], timeout=10.0)
     if answer.status != 0:
@@ -67,7 +66,7 @@ def _runs(files: HostFiles) -> bool:
 def _version(files: HostFiles) -> str | None:
     for path in _PROGRAMS:
         program = files.path(path)
-        if os.path.isfile(program) and os.access(program, os.X_OK):
+        if is_program(program):
             answer = run_bounded([program, "--version"], timeout=5.0)
             match = _VERSION.search(answer.output + answer.errors)
             return match[1] if match else None

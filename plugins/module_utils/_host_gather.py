@@ -111,7 +111,9 @@ def gather_host(request: HostRequest, files: HostFiles | None = None, system: Sy
         smi=smi,
         library=library,
         management=management,
-        nodes=read_nodes(files, kernel, circumstances, surroundings.kind == "container"),
+        nodes=read_nodes(
+            files, kernel, circumstances, confined=surroundings.kind == "container", proven=_opened_by(smi)
+        ),
         nodes_on_demand=surroundings.kind != "container" and made_on_demand(files, circumstances),
         fabric=read_fabric(files, kernel, smi.gpus),
         log=read_kernel_log(files) if asked else KernelLog(None),
@@ -122,6 +124,12 @@ def gather_host(request: HostRequest, files: HostFiles | None = None, system: Sy
         wheels=wheels,
         venv=venv,
     )
+
+
+def _opened_by(smi: SmiFacts) -> set[str]:
+    """The nodes that nvidia-smi has used, if it answered."""
+    numbers = [gpu.minor for gpu in smi.gpus if gpu.minor is not None and not gpu.lost]
+    return {"/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in numbers)} if smi.answered else set()
 
 
 def _libraries(

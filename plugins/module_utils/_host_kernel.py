@@ -74,6 +74,8 @@ class KernelFacts:
     majors: Mapping[str, int]
     parameters: Mapping[str, str] = field(default_factory=dict)
     built_for: tuple[str, ...] = ()
+    # NVIDIA's own processors (Jetson): the GPU is on no bus and has other device nodes.
+    tegra: bool = False
 
     @property
     def has_nvidia_hardware(self) -> bool:
@@ -105,6 +107,7 @@ def read_kernel(files: HostFiles) -> KernelFacts:
         gpus=tuple(_driver_gpus(files)),
         majors=_majors(files),
         parameters=_pairs(files.text("/proc/driver/nvidia/params") or ""),
+        tegra="tegra" in (files.text("/proc/device-tree/compatible") or ""),
         built_for=tuple(name for name in files.names("/lib/modules") if _has_module(files, name)),
     )
 

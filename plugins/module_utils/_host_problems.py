@@ -35,6 +35,7 @@ _JUDGES: tuple[Callable[[HostFacts], Iterator[Problem]], ...] = (
     _judge_gpus.fabric,
     _judge_gpus.smi_fails,
     _judge_gpus.gpus_missing,
+    _judge_gpus.gpus_unusable,
     _judge_gpus.gpu_faults,
     _judge_gpus.xids,
     _judge_surroundings.hidden_gpus,

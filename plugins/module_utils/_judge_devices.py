@@ -133,7 +133,8 @@ def _open_to_account(facts: HostFacts, nodes: Sequence[DeviceNode]) -> bool:
 
 def _rules(facts: HostFacts, nodes: Sequence[DeviceNode]) -> list[str]:
     """DeviceAllow= by the driver's name: it outlives a change of the number."""
-    names = {number: name for name, number in reversed(list(facts.kernel.majors.items()))}
+    ours = [(name, number) for name, number in facts.kernel.majors.items() if name.startswith("nvidia")]
+    names = {number: name for name, number in reversed(ours)}
     wanted = [f"char-{names[node.major]}" if node.major in names else node.path for node in nodes]
     return [f"DeviceAllow={name} rw" for name in dict.fromkeys(wanted)]
 

@@ -35,7 +35,7 @@ def module_missing(facts: HostFacts) -> Iterator[Problem]:
         )
     elif "nouveau" in drivers:
         message, fix = (
-            f"{what}, and the kernel's own driver nouveau has taken them: CUDA needs NVIDIA's",
+            f"{what} under the kernel's own driver nouveau: CUDA needs NVIDIA's",
             "install the NVIDIA driver, blacklist nouveau in /etc/modprobe.d, rebuild the initramfs and reboot",
         )
     elif kernel.release in kernel.built_for:
@@ -67,7 +67,7 @@ def module_missing(facts: HostFacts) -> Iterator[Problem]:
 def library_missing(facts: HostFacts) -> Iterator[Problem]:
     """The kernel's part of the driver is loaded, and the service does not find the other one."""
     library = facts.library
-    if facts.kernel.version is None or library.path is not None:
+    if facts.kernel.version is None or library.path is not None or facts.glibc is None:
         return
     if library.elsewhere:
         directory = library.elsewhere[0].rpartition("/")[0]

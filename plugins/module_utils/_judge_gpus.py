@@ -15,7 +15,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._host_gather impor
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kernel_log import Xid
 from ansible_collections.gpufleet.dflash.plugins.module_utils._nvidia_smi import SmiGpu
 
-_NVML_UNKNOWN = "Unknown Error"
+_NVML_UNKNOWN = "Failed to initialize NVML: Unknown Error"
+_NO_HANDLE = "Unable to determine the device handle"
 _NO_ANSWER = "couldn't communicate with the NVIDIA driver"
 # By the driver's own word for the action that a GPU needs (nvmlDeviceGpuRecoveryAction_t): severity and what to do.
 _RECOVERY = {
@@ -52,17 +53,46 @@ def gpus_missing(facts: HostFacts) -> Iterator[Problem]:
     if kernel.version is None or facts.confined or facts.surroundings.kind == "wsl":
         return
     known = {gpu.address for gpu in facts.smi.gpus} if facts.smi.answered else {gpu.address for gpu in kernel.gpus}
-    absent = [device.address for device in kernel.usable_on_bus if device.address not in known]
+    # Another kernel driver has some on purpose, such as nouveau the one for the display.
+    candidates = [device for device in kernel.usable_on_bus if device.driver in ("", "nvidia")]
+    absent = [device.address for device in candidates if device.address not in known]
     if not absent or not known and not facts.smi.answered:
         return
+    taken = any(device.address in absent and device.driver for device in candidates)
     yield Problem(
         "gpu-missing",
-        f"the PCI bus shows {len(kernel.usable_on_bus)} NVIDIA GPUs, and the driver {there}: "
+        f"the PCI bus shows {len(candidates)} NVIDIA GPUs, and the driver {there}: "
         f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not usable",
         hint,
         paths=tuple(f"/sys/bus/pci/devices/{address}" for address in absent),
         evidence="; ".join(f"{xid.address}: Xid {xid.number}" for xid in fallen) or "nvidia-smi does not list it",
+        # What the driver did not take when it was loaded may be a GPU that it does not know.
+        severity="" if taken or fallen else "warning",
     )
+
+
+def gpus_unusable(facts: HostFacts) -> Iterator[Problem]:
+    """GPUs that are in order and set up so that CUDA does not see them."""
+    closed = [gpu for gpu in facts.smi.gpus if gpu.mig and not gpu.instances]
+    prohibited = [gpu for gpu in facts.smi.gpus if gpu.compute_mode == "Prohibited"]
+    everything = len({gpu.address for gpu in (*closed, *prohibited)}) == len(facts.smi.gpus)
+    for gpus, what, fix in (
+        (
+            closed,
+            "in MIG mode and without a MIG instance",
+            "nvidia-smi mig -i {0} -cgi 0 -C, or nvidia-smi -i {0} -mig 0",
+        ),
+        (prohibited, "in compute mode Prohibited", "nvidia-smi -i {0} -c DEFAULT"),
+    ):
+        if gpus:
+            yield Problem(
+                "gpu-missing",
+                f"GPU {gpus[0].index}{_more(gpus)} {'is' if len(gpus) == 1 else 'are'} {what}: CUDA does not see "
+                f"{'it' if len(gpus) == 1 else 'them'}",
+                fix.format(gpus[0].index),
+                evidence="nvidia-smi -q: " + ", ".join(gpu.address for gpu in gpus),
+                severity="" if everything else "warning",
+            )
 
 
 def smi_fails(facts: HostFacts) -> Iterator[Problem]:
@@ -105,10 +135,18 @@ def smi_fails(facts: HostFacts) -> Iterator[Problem]:
             object=smi.path,
             evidence=smi.failure,
         )
-    elif smi.failure.startswith(("prints", "cannot be run")):
+    elif _NO_HANDLE in smi.failure:
+        yield Problem(
+            "gpu-fault",
+            f"a GPU does not answer the driver: {smi.failure}",
+            "reboot; if it comes again, start the host from cold, reseat the GPU or replace it",
+            object=smi.path,
+            evidence=smi.failure,
+        )
+    else:
         yield Problem(
             "environment-malformed",
-            f"nvidia-smi gives no answer that can be read: {smi.path}: it {smi.failure}",
+            f"nvidia-smi gives no answer that can be used: {smi.path}: {smi.failure}",
             "run it by hand; install the driver's utilities anew if it is damaged",
             object=smi.path,
             evidence=smi.failure,
@@ -206,7 +244,9 @@ def fabric(facts: HostFacts) -> Iterator[Problem]:
             return
         message = "the fabric manager cannot work with this driver"
     else:
-        state = "is not installed" if manager.service == "not-found" else f"is {manager.service}"
+        state = {"not-found": "is not installed", "failed": "has failed"}.get(
+            manager.service or "", f"is {manager.service}"
+        )
         message = f"this host has {manager.nvswitches} NVSwitches, and its fabric manager {state}"
     if version and version != running:
         message += f"; nv-fabricmanager is of version {version}, the driver of {running}: they must be equal"

@@ -15,12 +15,15 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._command import run_bounded
+from ansible_collections.gpufleet.dflash.plugins.module_utils._command import is_program, run_bounded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_kernel import address_of
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,4})\b,? ?(.*)")
 _LOST = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]+\w): ?(GPU has fallen off the bus.*)")
+# A GPU that is lost while the driver loads is told in three lines.
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)")
+_NOT_RESPONDING = "fallen off the bus and is not responding"
 _BYTES = 32 * 1024 * 1024
 _SECONDS = 3.0
 # Xids kept; a GPU in trouble writes thousands, of a few kinds.
@@ -75,9 +78,9 @@ def read_kernel_log(files: HostFiles) -> KernelLog:
     """Read the messages of this boot, from the kernel's own memory or else from the journal."""
     text = _kmsg(files.path("/dev/kmsg"))
     if text is not None:
-        return KernelLog("/dev/kmsg", parse_xids(text.splitlines()))
+        return KernelLog("/dev/kmsg", parse_xids(text.replace("\\x0a", "\n").splitlines()))
     program = files.path("/usr/bin/journalctl")
-    if os.access(program, os.X_OK):
+    if is_program(program):
         options = [
             "--dmesg",
             "--boot",
@@ -97,21 +100,28 @@ def read_kernel_log(files: HostFiles) -> KernelLog:
 def parse_xids(lines: Iterable[str]) -> tuple[Xid, ...]:
     """The Xids in lines of the kernel log, by GPU and number."""
     found: dict[tuple[str, int], Xid] = {}
+    named = ""
     for line in lines:
         if "NVRM" not in line:
             continue
+        name = _NAMED.search(line)
+        named = address_of(name[1]) if name else named
         match, lost = _XID.search(line), _LOST.search(line)
         if match:
             key, text = (address_of(match[1]), int(match[2])), match[3]
         elif lost:
             key, text = (address_of(lost[1]), 79), lost[2]
+        elif named and _NOT_RESPONDING in line:
+            key, text = (named, 79), _NOT_RESPONDING
         else:
             continue
         known = found.pop(key, None)
         if known is None and len(found) >= _KEPT:
             continue
+        # What follows an Xid in other words is the same event.
+        count = (known.count if known else 0) + (1 if match or not known else 0)
         clean = "".join(letter for letter in text.strip()[:300] if letter.isprintable())
-        found[key] = Xid(*key, known.count + 1 if known else 1, clean)
+        found[key] = Xid(*key, count, clean)
     return tuple(sorted(found.values(), key=lambda xid: (xid.address, xid.number)))
 
 

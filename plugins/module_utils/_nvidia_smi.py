@@ -9,13 +9,12 @@ between releases, so that each one may be absent, ``N/A``, or an apology.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._command import Finished, run_bounded
+from ansible_collections.gpufleet.dflash.plugins.module_utils._command import Finished, is_program, run_bounded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_files import HostFiles
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_kernel import address_of
 
@@ -53,6 +52,7 @@ class SmiGpu:
     compute_capability: str | None = None
     memory: int | None = None
     persistence: bool | None = None
+    compute_mode: str | None = None
     mig: bool | None = None
     instances: int = 0
     ecc: bool | None = None
@@ -91,7 +91,7 @@ class SmiFacts:
 def ask_smi(files: HostFiles, timeout: float = TIMEOUT) -> SmiFacts:
     """Find nvidia-smi and ask it. Never raises, and comes back in ``timeout`` seconds even when a GPU hangs."""
     candidates = (files.path(f"{place}/nvidia-smi") for place in _PLACES)
-    program = next((path for path in candidates if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+    program = next((path for path in candidates if is_program(path)), None)
     if program is None:
         return SmiFacts(None)
     place = files.inside(program)
@@ -113,7 +113,7 @@ def parse_smi(text: str) -> SmiFacts:
     start = text.find("<?xml")
     # Nothing that nvidia-smi prints declares an entity: what does is not parsed at all.
     if start < 0 or "<!ENTITY" in text:
-        return SmiFacts(None, failure=_first_line(text) or "prints nothing")
+        return SmiFacts(None, failure=f"prints no log, but: {_first_line(text) or 'nothing'}")
     try:
         log = ElementTree.fromstring(text[start:].strip())
     except (ElementTree.ParseError, ValueError, RecursionError, MemoryError) as error:
@@ -135,6 +135,7 @@ def _gpu(element: ElementTree.Element, index: int) -> SmiGpu:
         minor=_number(element, "minor_number"),
         memory=_number(element, "fb_memory_usage/total"),
         persistence=_flag(element, "persistence_mode"),
+        compute_mode=_value(element, "compute_mode"),
         mig=_flag(element, "mig_mode/current_mig"),
         instances=len(instances),
         ecc=_flag(element, "ecc_mode/current_ecc"),

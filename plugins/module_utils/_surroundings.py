@@ -17,7 +17,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import manag
 # systemd-system.conf(5), DefaultLimitMEMLOCK=.
 _SYSTEMD_MEMLOCK = 8 * 1024 * 1024
 _CONTAINER_FILES = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
-_CGROUP = re.compile(r"/(lxc|docker|kubepods|libpod|machine\.slice/systemd-nspawn)")
+# docker.service is the daemon on the host, docker/<id> and docker-<id>.scope are containers of it.
+_CGROUP = re.compile(r"/(lxc|docker|kubepods)(?:\.slice)?/|/(docker|libpod|crio|cri-containerd)-[0-9a-f]{12,}")
 # What firmware calls itself in a virtual machine, in /sys/class/dmi/id/sys_vendor or product_name.
 _MACHINES = re.compile(
     r"QEMU|KVM|VMware|VirtualBox|Xen|Microsoft Corporation Virtual|Amazon EC2|Google Compute|OpenStack|Firecracker",
@@ -83,7 +84,7 @@ def virtualisation(files: HostFiles) -> tuple[str, str]:
         container = next((name for path, name in _CONTAINER_FILES.items() if files.exists(path)), "")
     if not container:
         match = _CGROUP.search(files.text("/proc/self/cgroup") or "")
-        container = match[1].rpartition("/")[2] if match else ""
+        container = (match[1] or match[2]) if match else ""
     if container:
         return "container", container
     firmware = " ".join(files.word(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))
