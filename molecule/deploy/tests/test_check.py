@@ -108,20 +108,19 @@ def test_the_process_is_the_units_in_every_respect(booted: BootedHost) -> None:
         "StateDirectory=check-%p",
         "NotADirective=yes",
     ]
-    text = ["[Service]", "Type=oneshot", f"ExecStart={VENV}/bin/python -m engine", *directives, ""]
+    text = ["[Service]", "Type=oneshot", f"ExecStart={VENV}/bin/python -m engine", *directives]
+    text += ["StandardOutput=truncate:/opt/check/told", ""]
     booted.write("/run/systemd/system/engine.service", "\n".join(text))
-    booted.run(f"systemctl start engine.service; cat {SITE}/engine.py > /dev/null")
-    service = booted.run(
-        "journalctl --sync; journalctl -u engine.service -o cat --no-pager _SYSTEMD_UNIT=engine.service"
-    )
+    booted.run("systemctl start engine.service")
+    service = booted.run("cat /opt/check/told")
     booted.run("rm /run/systemd/system/engine.service; rmdir /var/lib/check-engine")
-    before = booted.run("ls -la /var/lib /run /etc/systemd/system")
+    before = booted.run("ls -A /var/lib /run /run/systemd/system /etc/systemd/system")
     result = check(booted, *directives, imports=["engine"])
     assert result["ok"] and result["sandbox"] is True and result["sandbox_reason"] is None, result
     assert _told(result["stdout"]) == _told(service)
     assert "CapBnd:\t0000000000000001" in result["stdout"]
     assert result["stdout"].count('"SECRET": "a\\"b $c %n"') == 1
-    assert booted.run("ls -la /var/lib /run /etc/systemd/system") == before
+    assert booted.run("ls -A /var/lib /run /run/systemd/system /etc/systemd/system") == before
     assert left_behind(booted) == ""
     assert 'a"b' not in booted.run("journalctl --no-pager --since=-10s -u 'gpufleetcheck*'")
 
@@ -242,12 +241,6 @@ def test_a_check_that_is_killed_leaves_nothing_for_long(booted: BootedHost) -> N
         os.killpg(process.pid, signal.SIGKILL)
     assert booted.run("ls /run/systemd/system") == "", "the drop-in is gone while the probe runs"
     booted.wait_for(lambda: left_behind(booted) == "", limit=20)
-
-
-def test_the_check_in_the_sandbox_costs_little(booted: BootedHost) -> None:
-    result = check(booted, "User=nobody", "ProtectSystem=strict", "PrivateTmp=yes", imports=["engine"])
-    assert result["ok"]
-    assert result["imports"][0]["seconds"] < 0.5
 
 
 def test_a_hardened_unit_that_cannot_load_is_not_activated(booted: BootedHost) -> None:
