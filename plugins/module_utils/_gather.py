@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._compute_capability import host_capabilities
@@ -28,7 +28,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockE
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
 from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import foresee
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
-from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import weak_library_path, weak_run_paths
+from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import (
+    python_path,
+    weak_library_path,
+    weak_run_paths,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._simulation import Outcome, Simulation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._symbol_scope import SymbolTables
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
@@ -65,7 +69,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
     """
     venv = open_venv(request.venv)
     environment, directory = _circumstances(request)
-    import_path = tuple(dict.fromkeys((*_python_path(environment, directory), *venv.import_path)))
+    import_path = tuple(dict.fromkeys((*python_path(environment, directory), *venv.import_path)))
     installed = read_installed(venv.import_path)
     simulation = Simulation(
         venv=venv,
@@ -127,13 +131,6 @@ def _circumstances(request: Request) -> tuple[dict[str, str], str]:
     if request.ld_library_path is not None:
         environment["LD_LIBRARY_PATH"] = ":".join(request.ld_library_path)
     return environment, directory
-
-
-def _python_path(environment: Mapping[str, str], directory: str) -> list[str]:
-    """The directories of PYTHONPATH, which Python searches first."""
-    entries = environment.get("PYTHONPATH", "").split(":") if environment.get("PYTHONPATH") else []
-    paths = [os.path.normpath(os.path.join(directory, entry)) for entry in entries]
-    return [path for path in paths if os.path.isdir(path)]
 
 
 def _read_objects(installed: Installed) -> dict[str, ElfObject]:

@@ -50,8 +50,9 @@ def base_environment(user: str | None, invocation: str) -> dict[str, str]:
 def user_variables(user: str) -> dict[str, str]:
     """Return what systemd says about the user; empty for one that this host does not have."""
     try:
-        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-    except KeyError:
+        number = user.isascii() and user.isdigit()
+        entry = pwd.getpwuid(int(user)) if number else pwd.getpwnam(user)
+    except (KeyError, OverflowError):
         return {}
     variables = {"USER": entry.pw_name, "LOGNAME": entry.pw_name}
     # systemd gives neither a home nor a shell that only says that the account has none.

@@ -62,7 +62,15 @@ class TestLibraries:
         )
         good = check(venv, dlopen=[str(user)], environment={"LD_LIBRARY_PATH": str(provided.parent)})
         assert good["ok"] and good["problems"] == []
-        assert good["libraries"] == [{"path": str(provided), "distribution": "nvidia-cuprobe", "version": "13.0.1"}]
+        assert good["libraries"] == [
+            {
+                "path": str(provided),
+                "distribution": "nvidia-cuprobe",
+                "version": "13.0.1",
+                "rule": None,
+                "needed_by": None,
+            }
+        ]
 
     def test_a_recorded_library_that_is_gone_is_reinstalled_by_force(self, venv: ProbeVenv) -> None:
         user, provided = self.build(venv)
@@ -128,7 +136,15 @@ class TestLibraries:
         venv.distribution("nvidia-cuda-runtime", "99.0", link)
         result = check(venv, dlopen=[str(link)])
         assert result["problems"] == []
-        assert result["libraries"] == [{"path": str(cached), "distribution": "nvidia-cuda-runtime", "version": "99.0"}]
+        assert result["libraries"] == [
+            {
+                "path": str(cached),
+                "distribution": "nvidia-cuda-runtime",
+                "version": "99.0",
+                "rule": None,
+                "needed_by": None,
+            }
+        ]
         assert result["dlopen"][0]["path"] == str(link)
 
 
