@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-podman demo demo-clean test test-real lint format unit sanity molecule lock-tools clean
+.PHONY: help setup setup-podman demo demo-clean test test-real bench lint format unit sanity molecule lock-tools clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -27,13 +27,18 @@ demo-clean: ## Remove what make demo left
 test: setup-podman lint unit sanity molecule ## Everything that needs no multi-gigabyte download
 	@echo "make test: all parts passed"
 
-test-real: setup ## Real torch, SGLang and CUDA wheels (gigabytes)
-	@pytest tests/unit -m real || { status=$$?; [ $$status = 5 ] && echo "make test-real: no such test yet"; }
+test-real: ## Real torch and CUDA wheels: gigabytes, fetched once
+	@tools/setup real
+	PYTHONPATH=tests:.collections python -m support.real_venv
+	pytest tests/unit -m real -vv --durations=5
+
+bench: setup ## Speed and memory against their limits (8 GB of wheels; BENCH=--quick does without)
+	@python -m benchmarks $(BENCH)
 
 lint: setup ## Format, lint, types, playbooks, changelog
 	ruff format --check .
 	ruff check .
-	mypy plugins roles tools tests
+	mypy plugins roles tools tests benchmarks
 	yamllint .
 	ansible-lint --offline --profile production
 	antsibull-changelog lint

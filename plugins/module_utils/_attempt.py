@@ -34,11 +34,17 @@ class Attempt:
 
 
 def dlopen(
-    process: Process, module: str, target: str, *, fatal: bool = True, exception: str = "ImportError"
+    process: Process,
+    module: str,
+    target: str,
+    *,
+    fatal: bool = True,
+    exception: str = "ImportError",
+    rtld_global: bool = False,
 ) -> Attempt:
     """Open a library in the predicted process."""
     try:
-        process.dlopen(target)
+        process.dlopen(target, rtld_global=rtld_global)
     except LoadError as error:
         return Attempt(module, target, error, fatal, exception)
     return Attempt(module, target, None, fatal, exception)

@@ -10,66 +10,48 @@ never by a digit in a name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue_data import PROVIDED, TOOLKITS
+
 
 @dataclass(frozen=True)
 class Wheel:
-    """One distribution of CUDA libraries: CUDA major, directory below site-packages, sonames in it."""
+    """A distribution's CUDA libraries in one directory.
+
+    ``directory`` is below site-packages; ``sonames`` maps each to the oldest and the newest version that was found
+    to have it.
+    """
 
     distribution: str
     cuda: int
     directory: str
-    sonames: tuple[str, ...]
+    sonames: Mapping[str, tuple[str, str]]
 
 
-# CUDA 12 gives each component a directory of its own. CUDA 13 drops the suffix from the names of the
-# toolkit's components and puts them all into nvidia/cu13/lib; what is released apart from the toolkit stays
-# where it was.
-WHEELS: tuple[Wheel, ...] = (
-    Wheel(
-        "nvidia-cublas-cu12",
-        12,
-        "nvidia/cublas/lib",
-        ("libcublas.so.12", "libcublasLt.so.12", "libnvblas.so.12"),
-    ),
-    Wheel("nvidia-cuda-cupti-cu12", 12, "nvidia/cuda_cupti/lib", ("libcupti.so.12",)),
-    Wheel("nvidia-cuda-nvrtc-cu12", 12, "nvidia/cuda_nvrtc/lib", ("libnvrtc.so.12", "libnvrtc-builtins.so.12")),
-    Wheel("nvidia-cuda-runtime-cu12", 12, "nvidia/cuda_runtime/lib", ("libcudart.so.12",)),
-    Wheel("nvidia-cudnn-cu12", 12, "nvidia/cudnn/lib", ("libcudnn.so.9",)),
-    Wheel("nvidia-cufft-cu12", 12, "nvidia/cufft/lib", ("libcufft.so.11", "libcufftw.so.11")),
-    Wheel("nvidia-cufile-cu12", 12, "nvidia/cufile/lib", ("libcufile.so.0", "libcufile_rdma.so.1")),
-    Wheel("nvidia-curand-cu12", 12, "nvidia/curand/lib", ("libcurand.so.10",)),
-    Wheel("nvidia-cusolver-cu12", 12, "nvidia/cusolver/lib", ("libcusolver.so.11", "libcusolverMg.so.11")),
-    Wheel("nvidia-cusparse-cu12", 12, "nvidia/cusparse/lib", ("libcusparse.so.12",)),
-    Wheel("nvidia-cusparselt-cu12", 12, "nvidia/cusparselt/lib", ("libcusparseLt.so.0",)),
-    Wheel("nvidia-nccl-cu12", 12, "nvidia/nccl/lib", ("libnccl.so.2",)),
-    Wheel("nvidia-nvjitlink-cu12", 12, "nvidia/nvjitlink/lib", ("libnvJitLink.so.12",)),
-    Wheel("nvidia-nvjpeg-cu12", 12, "nvidia/nvjpeg/lib", ("libnvjpeg.so.12",)),
-    Wheel("nvidia-nvshmem-cu12", 12, "nvidia/nvshmem/lib", ("libnvshmem_host.so.3",)),
-    Wheel("nvidia-nvtx-cu12", 12, "nvidia/nvtx/lib", ("libnvToolsExt.so.1",)),
-    Wheel("nvidia-cublas", 13, "nvidia/cu13/lib", ("libcublas.so.13", "libcublasLt.so.13", "libnvblas.so.13")),
-    Wheel("nvidia-cuda-cupti", 13, "nvidia/cu13/lib", ("libcupti.so.13",)),
-    Wheel("nvidia-cuda-nvrtc", 13, "nvidia/cu13/lib", ("libnvrtc.so.13", "libnvrtc-builtins.so.13")),
-    Wheel("nvidia-cuda-runtime", 13, "nvidia/cu13/lib", ("libcudart.so.13",)),
-    Wheel("nvidia-cudnn-cu13", 13, "nvidia/cudnn/lib", ("libcudnn.so.9",)),
-    Wheel("nvidia-cufft", 13, "nvidia/cu13/lib", ("libcufft.so.12", "libcufftw.so.12")),
-    Wheel("nvidia-cufile", 13, "nvidia/cu13/lib", ("libcufile.so.0", "libcufile_rdma.so.1")),
-    Wheel("nvidia-curand", 13, "nvidia/cu13/lib", ("libcurand.so.10",)),
-    Wheel("nvidia-cusolver", 13, "nvidia/cu13/lib", ("libcusolver.so.12", "libcusolverMg.so.12")),
-    Wheel("nvidia-cusparse", 13, "nvidia/cu13/lib", ("libcusparse.so.12",)),
-    Wheel("nvidia-cusparselt-cu13", 13, "nvidia/cusparselt/lib", ("libcusparseLt.so.0",)),
-    Wheel("nvidia-nccl-cu13", 13, "nvidia/nccl/lib", ("libnccl.so.2",)),
-    Wheel("nvidia-nvjitlink", 13, "nvidia/cu13/lib", ("libnvJitLink.so.13",)),
-    Wheel("nvidia-nvjpeg", 13, "nvidia/cu13/lib", ("libnvjpeg.so.13",)),
-    Wheel("nvidia-nvshmem-cu13", 13, "nvidia/nvshmem/lib", ("libnvshmem_host.so.3",)),
-    Wheel("nvidia-nvtx", 13, "nvidia/cu13/lib", ("libnvtx3interop.so.1",)),
+def _major_by_name(distribution: str) -> int:
+    """CUDA 13 drops the suffix from the names of the toolkit's components."""
+    suffix = re.search(r"-cu(\d\d)$", distribution)
+    return int(suffix.group(1)) if suffix else 13
+
+
+# CUDA 11 and 12 give each component a directory of its own. CUDA 13 puts the toolkit's components into
+# nvidia/cu13/lib; what is released apart from the toolkit stays where it was.
+WHEELS: tuple[Wheel, ...] = tuple(
+    Wheel(distribution, _major_by_name(distribution), directory, sonames)
+    for (distribution, directory), sonames in PROVIDED.items()
 )
 
-_BY_DISTRIBUTION: dict[str, Wheel] = {wheel.distribution: wheel for wheel in WHEELS}
-_CUDNN_SUBLIBRARY = re.compile(r"libcudnn_\w+\.so\.9$")
+# The row of a distribution that LD_LIBRARY_PATH is about: a compiler's private directories come after it.
+_BY_DISTRIBUTION: dict[str, Wheel] = {
+    wheel.distribution: wheel for wheel in sorted(WHEELS, key=lambda wheel: os.path.basename(wheel.directory) == "lib")
+}
+
+# Sonames with CUDA's major and minor version, of which every release has another.
+_MINOR_VERSIONED = re.compile(r"lib(nvrtc-builtins|cupti)\.so\.\d+\.\d+$")
 
 # Oldest driver branch that runs a CUDA major: CUDA Compatibility, "Minor Version Compatibility".
 DRIVER_FLOORS: dict[int, int] = {11: 450, 12: 525, 13: 580}
@@ -121,24 +103,59 @@ def cuda_major_of(distribution: str) -> int | None:
 def distributions_of(soname: str, cuda: int | None = None) -> list[str]:
     """Distributions that provide a soname, sorted by name; only those of one CUDA major when it is given.
 
-    ``libnvrtc-builtins.so.13.0`` carries the toolkit's minor version: it is looked up by its major.
+    ``libnvrtc-builtins.so.13.0`` carries the toolkit's minor version: one that was not read is looked up by its
+    neighbours.
     """
-    if _CUDNN_SUBLIBRARY.match(soname):
-        soname = "libcudnn.so.9"
-    for name in (soname, soname.rpartition(".")[0]):
-        found = [w.distribution for w in WHEELS if name in w.sonames and cuda in (None, w.cuda)]
-        if found:
-            return sorted(found)
-    return []
+    exact = {w.distribution for w in WHEELS if soname in w.sonames and cuda in (None, w.cuda)}
+    if exact or not _MINOR_VERSIONED.match(soname):
+        return sorted(exact)
+    family = soname.rpartition(".")[0] + "."
+    return sorted(
+        {w.distribution for w in WHEELS if cuda in (None, w.cuda) and any(s.startswith(family) for s in w.sonames)}
+    )
 
 
 def distributions_of_library(library: str, cuda: int | None) -> list[str]:
     """Distributions that provide a library in any version, as ``libcudart``, for one CUDA major or for all."""
     return sorted(
-        wheel.distribution
-        for wheel in WHEELS
-        if cuda in (None, wheel.cuda) and any(soname.split(".so")[0] == library for soname in wheel.sonames)
+        {
+            wheel.distribution
+            for wheel in WHEELS
+            if cuda in (None, wheel.cuda) and any(soname.split(".so")[0] == library for soname in wheel.sonames)
+        }
     )
+
+
+def real_name(distribution: str) -> str:
+    """The distribution that has the libraries, for the name of a placeholder.
+
+    ``nvidia-cusparse-cu13==0.0.1`` and its like are empty: CUDA 13's toolkit has no suffixed names.
+    """
+    plain = distribution[: -len("-cu13")] if distribution.endswith("-cu13") else distribution
+    return plain if wheel_of(distribution) is None and wheel_of(plain) is not None else distribution
+
+
+def toolkit_of(distributions: Mapping[str, str]) -> str | None:
+    """The CUDA toolkit, as ``12.8``, that most of these {name: version} belong to; None when none does."""
+    fitting = {
+        toolkit: sum(versions.get(name) == version for name, version in distributions.items())
+        for toolkit, versions in TOOLKITS.items()
+    }
+    best = max(fitting, key=lambda toolkit: fitting[toolkit])
+    return best if fitting[best] else None
+
+
+def version_of(distribution: str, soname: str | None, toolkit: str | None) -> str | None:
+    """The version of a distribution to install for a soname: the toolkit's own, else the newest that has it.
+
+    None where no version was read that is known to provide it.
+    """
+    rows = [wheel.sonames for wheel in WHEELS if wheel.distribution == distribution]
+    version = TOOLKITS.get(toolkit or "", {}).get(distribution)
+    if version is not None:
+        return version
+    newest = [row[soname][1] for row in rows if soname is not None and soname in row]
+    return newest[0] if newest else None
 
 
 def library_directories(distributions: Mapping[str, str]) -> list[str]:
@@ -150,7 +167,21 @@ def library_directories(distributions: Mapping[str, str]) -> list[str]:
     """
     directories = set()
     for name, version in distributions.items():
-        wheel = wheel_of(normalise(name))
-        if wheel is not None and not version.startswith("0.0."):
-            directories.add(wheel.directory)
+        rows = [w for w in WHEELS if w.distribution == normalise(name) and os.path.basename(w.directory) == "lib"]
+        if rows and not version.startswith("0.0."):
+            directories.add(_row_of(rows, version).directory)
     return sorted(directories)
+
+
+def _row_of(rows: list[Wheel], version: str) -> Wheel:
+    """The row for a version: nvidia-cusparselt-cu13 moved its library between 0.8 and 0.10."""
+    older = [row for row in rows if min(map(_ordered, _oldest(row))) <= _ordered(version)]
+    return max(older or rows, key=lambda row: min(map(_ordered, _oldest(row))))
+
+
+def _oldest(row: Wheel) -> list[str]:
+    return [oldest for oldest, _newest in row.sonames.values()]
+
+
+def _ordered(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]

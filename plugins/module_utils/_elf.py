@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,11 @@ _DT_VERDEFNUM = 0x6FFFFFFD
 _DT_VERNEED = 0x6FFFFFFE
 _DT_VERNEEDNUM = 0x6FFFFFFF
 
+_VER_FLG_BASE = 1
 _VER_FLG_WEAK = 2
+# The halves of an entry of DT_VERSYM and of the index that a version need gives.
+VERSION_INDEX = 0x7FFF
+VERSION_HIDDEN = 0x8000
 
 _BLOCK = 4096
 _MAX_BLOCKS = 1024
@@ -102,6 +107,37 @@ class ElfObject:
     truncated: bool
 
 
+@dataclass(frozen=True)
+class Image:
+    """An open object: its bytes, and where the dynamic section says that its tables are.
+
+    ``segments`` are the address, the end and the offset of each PT_LOAD. ``versions`` maps the index that
+    DT_VERSYM gives a symbol to the version's name and whether it is a hidden one; a base definition is not in it.
+    """
+
+    object: ElfObject
+    file: Blocks
+    segments: tuple[tuple[int, int, int], ...]
+    tags: dict[int, int]
+    versions: dict[int, tuple[str, bool]]
+
+    @property
+    def byte_order(self) -> str:
+        """The byte order as ``struct`` writes it."""
+        return "<" if self.object.byteorder == "little" else ">"
+
+    def offset_of(self, address: int, what: str) -> int:
+        """Where an address of the loaded object lies in the file. Raises ElfError."""
+        return _offset_of(self.segments, address, what, self.file.path)
+
+
+def _offset_of(segments: Iterable[tuple[int, int, int]], address: int, what: str, path: str) -> int:
+    for start, end, offset in segments:
+        if start <= address < end:
+            return address - start + offset
+    raise ElfError(path, f"{what} at address {address:#x} is in no PT_LOAD segment")
+
+
 def read_object(path: str) -> ElfObject:
     """Return what the dynamic linker would learn from ``path``.
 
@@ -119,9 +155,14 @@ def read_object(path: str) -> ElfObject:
 
 def read_descriptor(fd: int, path: str) -> ElfObject:
     """Like read_object, for a file that is open already; ``path`` only names it."""
+    return read_image(fd, path).object
+
+
+def read_image(fd: int, path: str) -> Image:
+    """Like read_descriptor, with what finds further tables while the file is open."""
     status = os.fstat(fd)
     _require_regular(path, status.st_mode)
-    return _Parser(_Blocks(fd, status.st_size, path)).parse()
+    return _Parser(Blocks(fd, status.st_size, path)).parse()
 
 
 def _stat(path: str) -> os.stat_result:
@@ -136,7 +177,7 @@ def _require_regular(path: str, mode: int) -> None:
         raise NotElf(path, _FILE_KINDS.get(stat.S_IFMT(mode), "is not a regular file"))
 
 
-class _Blocks:
+class Blocks:
     """A file read by aligned blocks, each at most once."""
 
     def __init__(self, fd: int, size: int, path: str) -> None:
@@ -211,15 +252,16 @@ _LAYOUTS = {
 class _Parser:
     """One pass over one file."""
 
-    def __init__(self, file: _Blocks) -> None:
+    def __init__(self, file: Blocks) -> None:
         self._file = file
         self._path = file.path
         self._segments: list[tuple[int, int, int]] = []  # address, end of its file image, offset
         self._strings = 0
         self._string_bytes = 0
         self._version_entries = 0
+        self._versions: dict[int, tuple[str, bool]] = {}
 
-    def parse(self) -> ElfObject:
+    def parse(self) -> Image:
         bits, byteorder = self._read_identification()
         elf_type, machine, headers = self._read_headers()
         interpreter = None
@@ -238,7 +280,7 @@ class _Parser:
             self._strings = self._offset_of(tags[_DT_STRTAB], "DT_STRTAB")
         elif any(tag in tags for tag in (_DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_VERNEED, _DT_VERDEF)) or needed:
             raise ElfError(self._path, "the dynamic section names strings but has no DT_STRTAB")
-        return ElfObject(
+        elf_object = ElfObject(
             path=self._path,
             bits=bits,
             byteorder=byteorder,
@@ -256,6 +298,7 @@ class _Parser:
             has_dynamic=dynamic_segment is not None,
             truncated=truncated,
         )
+        return Image(elf_object, self._file, tuple(self._segments), tags, self._versions)
 
     def _read_identification(self) -> tuple[int, str]:
         if self._file.size < 6 or self._file.read(0, 4, "magic") != b"\x7fELF":
@@ -285,10 +328,7 @@ class _Parser:
         return elf_type, machine, headers
 
     def _offset_of(self, address: int, what: str) -> int:
-        for start, end, offset in self._segments:
-            if start <= address < end:
-                return address - start + offset
-        raise ElfError(self._path, f"{what} at address {address:#x} is in no PT_LOAD segment")
+        return _offset_of(self._segments, address, what, self._path)
 
     def _read_dynamic(self, segment: tuple[int, int]) -> tuple[dict[int, int], list[int]]:
         """Return the tags (the last of a kind counts, as for the linker) and the string offsets of each
@@ -345,9 +385,10 @@ class _Parser:
 
     def _read_needed_versions(self, offset: int, count: int) -> list[tuple[str, bool]]:
         versions = []
-        for _index in range(count):
-            _hash, flags, _index, name, following = self._record(self._layout.vernaux, offset, "a version need")
+        for _number in range(count):
+            _hash, flags, index, name, following = self._record(self._layout.vernaux, offset, "a version need")
             versions.append((self._string(name), bool(flags & _VER_FLG_WEAK)))
+            self._versions[index & VERSION_INDEX] = (versions[-1][0], bool(index & VERSION_HIDDEN))
             if not following:
                 break
             offset += following
@@ -358,11 +399,13 @@ class _Parser:
         if _DT_VERDEF not in tags:
             return ()
         offset = self._offset_of(tags[_DT_VERDEF], "DT_VERDEF")
-        for _index in range(tags.get(_DT_VERDEFNUM, 0)):
+        for _number in range(tags.get(_DT_VERDEFNUM, 0)):
             record = self._record(self._layout.verdef, offset, "a DT_VERDEF record")
-            _version, _flags, _index, _count, _hash, first, following = record
+            _version, flags, index, _count, _hash, first, following = record
             name, _next = self._record(self._layout.verdaux, offset + first, "a version name")
             definitions.append(self._string(name))
+            if not flags & _VER_FLG_BASE:
+                self._versions[index & VERSION_INDEX] = (definitions[-1], False)
             if not following:
                 break
             offset += following

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._compute_capability import (
+    CapabilityError,
+    capabilities_of,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._discovery import find_venvs
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import (
     damaged,
@@ -49,7 +53,7 @@ def examine_all(options: Mapping[str, Any]) -> Examination:
         lock = _lock(options)
         for path in paths:
             venvs[path] = _examine(path, options, lock, alone=discovered is None)
-    except (VenvError, UnitError, LockError, UnsupportedLoader, OSError) as error:
+    except (VenvError, UnitError, LockError, CapabilityError, UnsupportedLoader, OSError) as error:
         raise ExaminationError(str(error)) from error
     # Each problem says whose it is: a list of several venvs' problems is of no use without.
     for path, facts in venvs.items():
@@ -74,6 +78,10 @@ def _examine(path: str, options: Mapping[str, Any], lock: tuple[LockEntry, ...] 
         without=options["without"],
         lock=lock,
         modules_expected=alone,
+        deep=options["deep"],
+        capabilities=None
+        if options["compute_capabilities"] is None
+        else capabilities_of(options["compute_capabilities"]),
     )
     if alone:
         return result(gather(request), options["detail"])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue, _problems
+from ansible_collections.gpufleet.dflash.plugins.module_utils._fat_binary import Architectures
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem, verdict
 from ansible_collections.gpufleet.dflash.plugins.module_utils._gather import Request, gather
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import unowned_files
@@ -32,6 +33,7 @@ def result(facts: Facts, detail: str) -> dict[str, Any]:
         "providers": _providers(facts, detail),
         "resolution": _resolution(facts, detail),
         "overlays": _overlays(facts),
+        **_deep(facts, detail),
         "lock": facts.drift.as_dict() if facts.drift else None,
         "removal": facts.removal.as_dict() if facts.removal else None,
         "problems": [problem.as_dict() for problem in problems],
@@ -57,6 +59,8 @@ def damaged(venv: str, reason: str) -> dict[str, Any]:
         "providers": {},
         "resolution": [],
         "overlays": [],
+        "architectures": None,
+        "dlopens": None,
         "lock": None,
         "removal": None,
         "problems": [problem.as_dict()],
@@ -147,6 +151,32 @@ def _overlays(facts: Facts) -> list[dict[str, Any]]:
     for overlay in overlays:
         overlay["declared"] = facts.declared.get(str(overlay["path"])) == overlay["sha256"]
     return sorted(overlays, key=lambda overlay: str(overlay["path"]))
+
+
+def _deep(facts: Facts, detail: str) -> dict[str, Any]:
+    """Device code and names for dlopen: by distribution, or by object where every object is wanted."""
+    if facts.deep is None:
+        return {"architectures": None, "dlopens": None}
+    compiled = facts.deep.architectures
+    if detail == "full":
+        return {
+            "architectures": {path: each.as_dict() for path, each in sorted(compiled.items())},
+            "dlopens": dict(sorted(facts.deep.dlopens.items())),
+        }
+    architectures: dict[str, Architectures] = {}
+    for path, each in sorted(compiled.items()):
+        for owner in facts.owners(path):
+            so_far = architectures.get(owner.name)
+            architectures[owner.name] = so_far | each if so_far else each
+    dlopens: dict[str, set[str]] = {}
+    for path, names in facts.deep.dlopens.items():
+        for owner in facts.owners(path):
+            if _catalogue.cuda_major_of(owner.name):
+                dlopens.setdefault(owner.name, set()).update(names)
+    return {
+        "architectures": {name: each.as_dict() for name, each in sorted(architectures.items())},
+        "dlopens": {name: sorted(found) for name, found in sorted(dlopens.items())},
+    }
 
 
 def _digest(path: str) -> str | None:

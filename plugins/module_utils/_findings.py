@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._deep import DeepFacts
 from ansible_collections.gpufleet.dflash.plugins.module_utils._drift import Drift
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfObject
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import Attempt
@@ -84,6 +85,7 @@ class Facts:
     removal: Removal | None = None
     # Whether a module of the plan that is not installed is a fault: not when venvs of all kinds are looked at.
     modules_expected: bool = True
+    deep: DeepFacts | None = None
 
     def owners(self, path: str) -> list[Distribution]:
         """Distributions that own a file, by the path that the loader used or the real one."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._compute_capability import host_capabilities
+from ansible_collections.gpufleet.dflash.plugins.module_utils._deep import DeepFacts, look_deep
 from ansible_collections.gpufleet.dflash.plugins.module_utils._drift import compare
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, ElfObject, read_object
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts
@@ -26,8 +28,13 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockE
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
 from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import foresee
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
-from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import weak_library_path, weak_run_paths
-from ansible_collections.gpufleet.dflash.plugins.module_utils._simulation import Simulation
+from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import (
+    python_path,
+    weak_library_path,
+    weak_run_paths,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._simulation import Outcome, Simulation
+from ansible_collections.gpufleet.dflash.plugins.module_utils._symbol_scope import SymbolTables
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Installed, read_installed
@@ -49,6 +56,10 @@ class Request:
     without: Sequence[str] = ()
     lock: Sequence[LockEntry] | None = None
     modules_expected: bool = True
+    # ``deep``: undefined symbols, device code and names for dlopen. ``capabilities`` are those of the GPUs, times
+    # ten; None asks the driver.
+    deep: bool = False
+    capabilities: Sequence[int] | None = None
 
 
 def gather(request: Request, system: System | None = None) -> Facts:
@@ -58,7 +69,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
     """
     venv = open_venv(request.venv)
     environment, directory = _circumstances(request)
-    import_path = tuple(dict.fromkeys((*_python_path(environment, directory), *venv.import_path)))
+    import_path = tuple(dict.fromkeys((*python_path(environment, directory), *venv.import_path)))
     installed = read_installed(venv.import_path)
     simulation = Simulation(
         venv=venv,
@@ -68,13 +79,15 @@ def gather(request: Request, system: System | None = None) -> Facts:
         import_path=import_path,
         imports=request.imports,
         load=request.load,
+        symbols=SymbolTables() if request.deep else None,
     )
     outcome = simulation.run()
     torch = _package("torch", import_path)
+    objects = _read_objects(installed)
     return Facts(
         venv=venv,
         installed=installed,
-        objects=_read_objects(installed),
+        objects=objects,
         attempts=outcome.attempts,
         absent_modules=outcome.absent_modules,
         loaded=outcome.loaded,
@@ -94,7 +107,17 @@ def gather(request: Request, system: System | None = None) -> Facts:
         else compare(request.lock, installed.distributions, venv.site_packages, venv.version),
         removal=foresee(request.without, venv, installed, simulation, outcome) if request.without else None,
         modules_expected=request.modules_expected,
+        deep=_look_deep(request, objects, installed, outcome, simulation.symbols) if simulation.symbols else None,
     )
+
+
+def _look_deep(
+    request: Request, objects: dict[str, ElfObject], installed: Installed, outcome: Outcome, symbols: SymbolTables
+) -> DeepFacts:
+    deep = look_deep(objects, installed, outcome.process)
+    deep.capabilities = host_capabilities() if request.capabilities is None else request.capabilities
+    deep.damaged = symbols.damaged
+    return deep
 
 
 def _circumstances(request: Request) -> tuple[dict[str, str], str]:
@@ -108,13 +131,6 @@ def _circumstances(request: Request) -> tuple[dict[str, str], str]:
     if request.ld_library_path is not None:
         environment["LD_LIBRARY_PATH"] = ":".join(request.ld_library_path)
     return environment, directory
-
-
-def _python_path(environment: Mapping[str, str], directory: str) -> list[str]:
-    """The directories of PYTHONPATH, which Python searches first."""
-    entries = environment.get("PYTHONPATH", "").split(":") if environment.get("PYTHONPATH") else []
-    paths = [os.path.normpath(os.path.join(directory, entry)) for entry in entries]
-    return [path for path in paths if os.path.isdir(path)]
 
 
 def _read_objects(installed: Installed) -> dict[str, ElfObject]:

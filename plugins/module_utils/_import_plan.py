@@ -11,14 +11,20 @@ does not find.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt, dlopen
 from ansible_collections.gpufleet.dflash.plugins.module_utils._importer import Importer
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Process
+from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_cupy import import_cupy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_jax import import_jax, import_jax_plugin
+from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_on_torch import import_flashinfer, import_vllm
+from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_onnxruntime import import_onnxruntime
 from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_sgl_kernel import import_sgl_kernel
 from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_torch import (
     import_torch,
+    import_torch_once,
     is_built_without_gpu,
     torch_cuda_version,
     torch_preloads,
@@ -35,16 +41,22 @@ def import_module(
     *,
     environment: Mapping[str, str] | None = None,
     hidden: Container[str] = frozenset(),
+    standard_library: Sequence[str] = (),
 ) -> list[Attempt] | None:
     """Carry out the dlopens of ``import name``. ``version`` is the venv's Python, as in 3.11.2.
 
-    ``hidden`` are paths to treat as absent, those that the process was given. None when the import path holds no
-    such module.
+    ``hidden`` are paths to treat as absent, those that the process was given; ``standard_library`` the directories of
+    the base interpreter's. None when there is no such module.
     """
-    importer = Importer(import_path, version, environment or {}, hidden)
+    importer = Importer(import_path, version, environment or {}, hidden, standard_library)
     if not importer.exists(name):
         return None
-    return list(RECIPES.get(name, own_extension_modules)(process, importer, name))
+    return list(_recipe(name)(process, importer, name))
+
+
+def _recipe(name: str) -> Callable[[Process, Importer, str], Iterator[Attempt]]:
+    top = name.split(".")[0]
+    return RECIPES.get(name) or _RECIPES_OF_SUBMODULES.get(top, own_extension_modules)
 
 
 def load_file(process: Process, target: str) -> Attempt:
@@ -53,17 +65,37 @@ def load_file(process: Process, target: str) -> Attempt:
 
 
 def own_extension_modules(process: Process, importer: Importer, name: str) -> Iterator[Attempt]:
-    """The extension modules that the module's files import, in order, as far as ``import`` statements tell.
+    """The extension modules that the module's files import, in order, as far as ``import`` statements tell, and
+    torch where they import it first.
 
     A package that imports none of its extension modules by a statement chooses them at run time: all count
     then.
     """
-    followed = importer.follow(name)
-    for extension, required in followed or [(path, True) for path in importer.all_extensions(name)]:
-        yield dlopen(process, name, extension, fatal=required)
+    followed = importer.follow(name, plans=_FOLLOWED_INTO)
+    for reached in followed:
+        if reached.is_module:
+            for attempt in import_torch_once(process, importer):
+                yield replace(attempt, fatal=attempt.fatal and reached.required)
+        else:
+            yield dlopen(process, name, reached.target, fatal=reached.required)
+    if all(reached.is_module for reached in followed):
+        for path in importer.all_extensions(name):
+            yield dlopen(process, name, path)
 
+
+# Packages whose own loads decide what the extension modules of those that import them find.
+_FOLLOWED_INTO = frozenset({"torch"})
 
 RECIPES: Mapping[str, Callable[[Process, Importer, str], Iterator[Attempt]]] = {
     "torch": import_torch,
     "sgl_kernel": import_sgl_kernel,
+    "flashinfer": import_flashinfer,
+    "vllm": import_vllm,
+    "jax": import_jax,
+    "jax_plugins.xla_cuda12": import_jax_plugin,
+    "jax_plugins.xla_cuda13": import_jax_plugin,
+    "cupy": import_cupy,
+    "onnxruntime": import_onnxruntime,
 }
+
+_RECIPES_OF_SUBMODULES = {"cupy": import_cupy, "cupyx": import_cupy}

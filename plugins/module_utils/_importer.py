@@ -8,20 +8,51 @@ from __future__ import annotations
 import ast
 import glob
 import os
+import sys
 from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import is_hidden, read_start
 
 _SOURCE_LIMIT = 4 * 1024 * 1024
+# A package without extension modules of its own is followed only for the packages that it imports first.
+_SOURCES_WITHOUT_EXTENSIONS = 100
+# Written in C: interpreters have them inside, or in files of lib-dynload. os.path is another module's second name.
+_COMPILED_IN = frozenset(
+    (
+        *("array", "atexit", "binascii", "builtins", "cmath", "errno", "faulthandler", "fcntl", "gc", "grp"),
+        *("itertools", "marshal", "math", "mmap", "posix", "pwd", "pyexpat", "readline", "resource", "select", "sys"),
+        *("syslog", "termios", "time", "unicodedata", "zlib", "os.path", *sys.builtin_module_names),
+    )
+)
+# An import that fails raises one of these.
+_FORGIVEN = ("ImportError", "ModuleNotFoundError", "OSError", "Exception")
+
+
+class Reached(NamedTuple):
+    """What an import statement leads to: an extension module's file, or a module for another plan.
+
+    ``required``: whether the import fails without it.
+    """
+
+    target: str
+    required: bool
+    is_module: bool = False
 
 
 class Importer:
     """Finds modules as Python's path finder does, without executing any."""
 
     def __init__(
-        self, import_path: Sequence[str], version: str, environment: Mapping[str, str], hidden: Container[str]
+        self,
+        import_path: Sequence[str],
+        version: str,
+        environment: Mapping[str, str],
+        hidden: Container[str],
+        standard_library: Sequence[str] = (),
     ) -> None:
         self.import_path = tuple(import_path)
+        self._standard_library = tuple(standard_library)
         self.environment = environment
         self._hidden = hidden
         digits = "".join(version.split(".")[:2])
@@ -47,9 +78,19 @@ class Importer:
 
     def exists(self, name: str) -> bool:
         """Whether ``import name`` finds a package, a namespace package, a source file or an extension module."""
-        return any(
+        return self.is_standard(name) or any(
             self._is_package(stem) or self.is_file(stem + ".py") or self.extension_files(stem)
             for stem in (os.path.join(entry, *name.split(".")) for entry in self.import_path)
+        )
+
+    def is_standard(self, name: str) -> bool:
+        """Whether the standard library of the base interpreter has the module, or the interpreter itself."""
+        if not self._standard_library:
+            return False
+        stems = (os.path.join(entry, *name.split(".")) for entry in self._standard_library)
+        return name in _COMPILED_IN or any(
+            self.is_file(os.path.join(stem, "__init__.py")) or self.is_file(stem + ".py") or self.extension_files(stem)
+            for stem in stems
         )
 
     def _is_package(self, stem: str) -> bool:
@@ -81,39 +122,68 @@ class Importer:
             and ".cpython-" not in file.replace(self._suffixes[0], "")
         )
 
-    def follow(self, name: str) -> list[tuple[str, bool]]:
-        """Extension modules of the package that importing ``name`` reaches, and whether it must have them."""
-        extensions: list[tuple[str, bool]] = []
-        seen: set[str] = set()
-        top = name.split(".")[0]
+    def follow(self, name: str, also: Container[str] = (), plans: Container[str] = ()) -> list[Reached]:
+        """What importing ``name`` reaches by import statements, in order.
 
-        def visit(module: str, required: bool) -> None:
-            if module in seen or module.split(".")[0] != top:
-                return
-            seen.add(module)
-            parent = module.rpartition(".")[0]
-            if parent:
-                visit(parent, required)
-            for entry in self.import_path:
-                # Python's order of preference: package, extension module, source.
-                stem = os.path.join(entry, *module.split("."))
-                package = os.path.join(stem, "__init__.py")
-                if self.is_file(package):
-                    break
-                extension = self.extension_files(stem)
-                if extension:
-                    extensions.extend((path, required) for path in extension)
-                    return
-                if self.is_file(stem + ".py"):
-                    break
-            else:
-                return
-            source = package if self.is_file(package) else stem + ".py"
-            for target, always in _imported(source, module, is_package=source == package):
-                visit(target, required and always)
+        Statements are followed within the package, within the packages of ``also``, and within the standard library
+        when it is one of its modules. Modules of ``plans`` that another package's statement imports are reached as
+        modules.
+        """
+        walk = _Walk(self, name, also, plans)
+        walk.visit(name, True)
+        return walk.reached
 
-        visit(name, True)
-        return extensions
+    def find(self, module: str, *, standard: bool) -> tuple[str | None, bool]:
+        """The file of a module and whether it is a package's; (None, False) where there is none."""
+        for entry in (*self._standard_library, *self.import_path) if standard else self.import_path:
+            # Python's order of preference: package, extension module, source.
+            stem = os.path.join(entry, *module.split("."))
+            package = os.path.join(stem, "__init__.py")
+            if self.is_file(package):
+                return package, True
+            for path in (*self.extension_files(stem), stem + ".py"):
+                if self.is_file(path):
+                    return path, False
+        return None, False
+
+
+class _Walk:
+    """One walk along import statements, depth first, as Python executes them."""
+
+    def __init__(self, importer: Importer, name: str, also: Container[str], plans: Container[str]) -> None:
+        self.reached: list[Reached] = []
+        self._importer = importer
+        self._top = name.split(".")[0]
+        self._also = also
+        self._plans = plans
+        self._standard = importer.is_standard(name)
+        self._seen: set[str] = set()
+        self._sources_left = sys.maxsize if importer.all_extensions(self._top) else _SOURCES_WITHOUT_EXTENSIONS
+
+    def visit(self, module: str, required: bool) -> None:
+        """Go where importing a module leads. ``required``: whether the walk's own import fails without it."""
+        root = module.split(".")[0]
+        planned = root != self._top and root in self._plans
+        name = root if planned else module
+        if name in self._seen or not (planned or self._follows(root)):
+            return
+        self._seen.add(name)
+        if planned:
+            self.reached.append(Reached(root, required, is_module=True))
+            return
+        parent = module.rpartition(".")[0]
+        if parent:
+            self.visit(parent, required)
+        file, is_package = self._importer.find(module, standard=self._standard)
+        if file is not None and not file.endswith(".py"):
+            self.reached.append(Reached(file, required))
+        elif file is not None and self._sources_left > 0:
+            self._sources_left -= 1
+            for target, always in _imported(file, module, is_package):
+                self.visit(target, required and always)
+
+    def _follows(self, root: str) -> bool:
+        return root == self._top or root in self._also or (self._standard and self._importer.is_standard(root))
 
 
 def _imported(source: str, module: str, is_package: bool) -> list[tuple[str, bool]]:
@@ -146,10 +216,13 @@ def _imported(source: str, module: str, is_package: bool) -> list[tuple[str, boo
 
 def _forgives(node: ast.AST) -> bool:
     """Whether the statement goes on after a failed import inside it."""
+    if isinstance(node, ast.With):
+        managers = " ".join(ast.dump(item.context_expr) for item in node.items)
+        return "'suppress'" in managers and any(f"'{name}'" in managers for name in _FORGIVEN)
     if not isinstance(node, ast.Try):
         return False
     caught = " ".join("Exception" if handler.type is None else ast.dump(handler.type) for handler in node.handlers)
-    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "OSError", "Exception")) and not any(
+    return any(name in caught for name in _FORGIVEN) and not any(
         isinstance(inner, ast.Raise) for handler in node.handlers for inner in ast.walk(handler)
     )
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of, real_name
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, library_path
 
 
 def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -22,7 +24,7 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
         yield Problem(
             "unmet-requirement",
             f"{by} requires {unmet.requirement}, but {state}",
-            repair.add([unmet.requirement], []),
+            repair.add([_installable(facts, unmet)]),
             distributions=(*(owner.name for owner in unmet.required_by), unmet.name),
             evidence=f"Requires-Dist of {unmet.required_by[0].path}/METADATA",
         )
@@ -33,6 +35,12 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
             f"install the distribution that provides {name}, or leave it out of imports",
             evidence=f"looked in {', '.join(facts.venv.import_path)}",
         )
+
+
+def _installable(facts: Facts, unmet: Unmet) -> str:
+    """The requirement, or for the name of an empty placeholder that of the distribution with the libraries."""
+    real = real_name(unmet.name) == unmet.name
+    return demand(unmet.name, facts.unmet) if real else requirement(facts, unmet.name, None)
 
 
 def mixed_majors(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -71,11 +79,13 @@ def mixed_majors(facts: Facts, repair: Repair) -> Iterator[Problem]:
 
 def duplicate_sonames(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """One soname from two of NVIDIA's distributions, in two places."""
-    # Only NVIDIA's own distributions: triton and others bundle copies for themselves that no search finds.
+    # Only NVIDIA's own distributions, and what a search path reaches: triton, cutlass and others bundle copies for
+    # themselves that are opened by path.
+    searched = set(library_path(facts.installed))
     by_soname: dict[str, dict[str, Distribution]] = {}
     for path, found in facts.objects.items():
         owners = [owner for owner in facts.owners(path) if cuda_major_of(owner.name)]
-        if found.soname and owners:
+        if found.soname and owners and os.path.dirname(path) in searched:
             by_soname.setdefault(found.soname, {})[path] = owners[0]
     pairs: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for soname, paths in by_soname.items():

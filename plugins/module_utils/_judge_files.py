@@ -22,7 +22,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 _DOCUMENTS = re.compile(
     r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
 )
-_NOT_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"})
+_NOT_PACKAGES = frozenset(
+    (
+        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
+        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
+    )
+)
 
 
 def _relative(path: str, distribution: Distribution) -> str:
@@ -34,7 +39,7 @@ def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
     groups: dict[tuple[str, ...], list[Any]] = {}
     for contested in facts.integrity.contested:
         top = _relative(contested.path, contested.losers[0]).split("/")[0]
-        # Many packages install a top-level tests/ or LICENSE by mistake; nobody imports it.
+        # Many packages install a top-level tests/, LICENSE or the code that builds them by mistake; nobody imports it.
         if top not in _NOT_PACKAGES and not _DOCUMENTS.search(contested.path):
             names = tuple(sorted({owner.name for owner in (*contested.holders, *contested.losers)}))
             groups.setdefault(names, []).append(contested)
@@ -61,9 +66,17 @@ def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
 def missing_payload(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Distributions that count as installed while their files are gone (sgl-project/sglang#31035)."""
     by_owner: dict[str, tuple[Distribution, list[str]]] = {}
+    shared: dict[tuple[str, ...], list[str]] = {}
     for path, owner in facts.integrity.missing:
-        by_owner.setdefault(owner.path, (owner, []))[1].append(path)
+        owners = facts.installed.owners(path)
+        if len(owners) > 1 and len(facts.installed.digests(path)) == 1:
+            paths = shared.setdefault(tuple(sorted(each.path for each in owners)), [])
+            paths += [path] if path not in paths else []
+        else:
+            by_owner.setdefault(owner.path, (owner, []))[1].append(path)
     for owner, paths in by_owner.values():
+        # Its reinstallation brings these back as well.
+        paths += [path for owners in list(shared) if owner.path in owners for path in shared.pop(owners)]
         code = sorted((path for path in paths if is_code(path)), key=_libraries_first)
         shown = code or paths
         total = sum(not row.path.endswith(".pyc") for row in owner.files)
@@ -79,6 +92,27 @@ def missing_payload(facts: Facts, repair: Repair) -> Iterator[Problem]:
             # Images are slimmed by deleting headers and licences: untidy, but nothing fails to load.
             severity="" if code else "warning",
         )
+    for paths in shared.values():
+        yield _shared_payload(facts, repair, paths)
+
+
+def _shared_payload(facts: Facts, repair: Repair, paths: list[str]) -> Problem:
+    """Files that distributions share: each uninstall takes them from all others, one reinstallation returns them."""
+    owners = facts.installed.owners(paths[0])
+    code = [row for row in owners[0].files if row.path in paths and is_code(row.path)]
+    several = len(paths) > 1
+    return Problem(
+        "missing-payload",
+        f"{f'{len(paths)} files' if several else 'a file'} that {len(owners)} distributions share "
+        f"{'are' if several else 'is'} gone: {_relative(paths[0], owners[0])}",
+        repair.reinstall([min(owners, key=lambda owner: (owner.size, owner.name))]),
+        object=paths[0],
+        distributions=tuple(owner.name for owner in owners),
+        paths=tuple(paths),
+        evidence=f"RECORD of {', '.join(owner.pin for owner in owners)}",
+        # Without its empty __init__.py, nvidia is a namespace package, and everything in it is still found.
+        severity="" if any(row.size != 0 for row in code) else "warning",
+    )
 
 
 def altered_files(facts: Facts, repair: Repair) -> Iterator[Problem]:

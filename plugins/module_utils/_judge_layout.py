@@ -135,7 +135,7 @@ def companion_mismatch(facts: Facts, repair: Repair) -> Iterator[Problem]:
             yield Problem(
                 "companion-mismatch",
                 f"{' and '.join(f'{name} {version}' for name, version in present.items())} belong together, and differ",
-                repair.add([f"{name}=={public}" for name in others[:1]], []),
+                repair.add([f"{name}=={public}" for name in others[:1]]),
                 distributions=tuple(present),
                 evidence="; ".join(f"{d.path}/METADATA" for d in facts.installed.distributions if d.name in present),
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import providers, requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 
 _UNKNOWN_PRELOAD = "find out which distribution provides it for this torch, and install that"
@@ -61,6 +62,9 @@ def _wants(facts: Facts) -> list[_Want]:
         # A preload that found no file is judged as what it is, the end of a list.
         if attempt.error is None or (attempt.stops and not attempt.error.missing):
             continue
+        # All libraries are there; what they lack has judges of its own.
+        if attempt.error.versions or attempt.error.undefined:
+            continue
         missing = [(m.soname, m.needed_by, m.message) for m in attempt.error.missing]
         for soname, needed_by, message in missing or [(attempt.target, [], attempt.error.message)]:
             want = wants.setdefault(soname, _Want(soname, message))
@@ -94,15 +98,16 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
     else:
         names = _providers(facts, want.soname, want.objects)
         gutted = [d for d in facts.installed.distributions if d.name in names]
-        if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname)):
+        if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname, want.objects)):
             message = f"{want.soname} of {gutted[0].pin} cannot be loaded{want.needers}: {want.words}"
             fix = repair.reinstall(gutted, altered=True)
         elif gutted:
             message = f"{want.soname} is gone, although {gutted[0].pin} counts as installed{want.needers}"
             fix = repair.reinstall(gutted)
         elif names:
-            message = f"{want.soname} is missing{want.needers}; {' or '.join(names)} provides it"
-            fix = repair.add(names, facts.unmet)
+            wanted = [requirement(facts, name, want.soname) for name in names]
+            message = f"{want.soname} is missing{want.needers}; {' or '.join(wanted)} provides it"
+            fix = repair.add(wanted)
         else:
             message, fix = _unknown(want)
     return Problem(
@@ -137,16 +142,28 @@ def _unknown(want: _Want) -> tuple[str, str]:
     )
 
 
-def _files_named(facts: Facts, soname: str) -> list[str]:
-    return [path for path in facts.installed.libraries() if os.path.basename(path) == soname]
+def _files_named(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
+    named = [path for path in facts.installed.libraries() if os.path.basename(path) == soname]
+    return _for_all(facts, soname, named, needers)
 
 
 def _copies(facts: Facts, soname: str, needers: Sequence[str]) -> list[str]:
     """Files of the venv that would be this library, other than those that ask for it."""
-    return [
+    found = [
         path
-        for path, found in facts.objects.items()
-        if soname in (found.soname, os.path.basename(path)) and path not in needers and path != soname
+        for path, read in facts.objects.items()
+        if soname in (read.soname, os.path.basename(path)) and path not in needers and path != soname
+    ]
+    return _for_all(facts, soname, found, needers)
+
+
+def _for_all(facts: Facts, soname: str, paths: Sequence[str], needers: Sequence[str]) -> list[str]:
+    """Leave out what others bundle for themselves, such as triton's libcupti, where a wheel of NVIDIA provides it."""
+    if not _catalogue.distributions_of(soname):
+        return list(paths)
+    own = {owner.name for path in needers for owner in facts.owners(path)}
+    return [
+        path for path in paths if any(cuda_major_of(owner.name) or owner.name in own for owner in facts.owners(path))
     ]
 
 
@@ -159,17 +176,10 @@ def _make_findable(path: str, owners: Sequence[str]) -> str:
 
 
 def _providers(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
-    """Distributions that provide a soname, narrowed to one CUDA major where the environment tells which."""
-    files = _files_named(facts, soname)
+    """Distributions that provide a soname: those that record such a file, else those that are known to."""
+    files = _files_named(facts, soname, objects)
     by_record = sorted({owner.name for path in files for owner in facts.installed.owners(path)})
-    if by_record:
-        return by_record
-    candidates = _catalogue.distributions_of(soname)
-    majors = {facts.cuda_major} - {None} or {
-        cuda_major_of(owner.name) for path in objects for owner in facts.owners(path)
-    } | {cuda_major_of(d.name) for d in facts.installed.distributions}
-    fitting = [name for name in candidates if cuda_major_of(name) in majors]
-    return fitting or candidates
+    return by_record or providers(facts, soname, objects)
 
 
 def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -186,7 +196,11 @@ def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
             f"importing {attempt.module} stops preloading at {library} without a word: {count} "
             f"librar{'y' if count == 1 else 'ies'} after it {'is' if count == 1 else 'are'} not preloaded, and a later "
             "error may name one of those",
-            repair.reinstall(installed) if installed else repair.add(names, facts.unmet) if names else _UNKNOWN_PRELOAD,
+            repair.reinstall(installed)
+            if installed
+            else repair.add([requirement(facts, name, None) for name in names])
+            if names
+            else _UNKNOWN_PRELOAD,
             object=attempt.target if "/" in attempt.target else None,
             distributions=tuple(names),
             paths=attempt.unreached,
@@ -195,7 +209,7 @@ def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
 
 
 def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
-    """Libraries that a wheel provides elsewhere, taken from the host here (NVIDIA/cuvs#2299)."""
+    """Libraries that a wheel provides elsewhere, or even here, taken from the host (NVIDIA/cuvs#2299)."""
     inside = [os.path.realpath(directory) + "/" for directory in (facts.venv.path, *facts.venv.import_path)]
     for loaded in facts.loaded:
         soname = loaded.soname or os.path.basename(loaded.path)
@@ -204,14 +218,22 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
             continue
         names = [name for name in _providers(facts, soname, []) if cuda_major_of(name)]
         copies = _copies(facts, soname, [])
-        if names:
-            yield Problem(
-                "resolved-outside-venv",
-                f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it",
-                _make_findable(copies[0], names) if copies else repair.add(names, facts.unmet),
-                object=facts.needer(loaded),
-                soname=soname,
-                distributions=tuple(names),
-                paths=(loaded.path,),
-                evidence=f"found by {loaded.rule}",
-            )
+        if not names:
+            continue
+        wanted = [requirement(facts, name, soname) for name in names]
+        if copies and loaded.rule == "ld_library_path":
+            kind = "shadowed-library"
+            message = f"{soname} of {' or '.join(names)} is not used: LD_LIBRARY_PATH finds {loaded.path} first"
+        else:
+            kind = "resolved-outside-venv"
+            message = f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it"
+        yield Problem(
+            kind,
+            message,
+            _make_findable(copies[0], names) if copies else repair.add(wanted),
+            object=facts.needer(loaded),
+            soname=soname,
+            distributions=tuple(names),
+            paths=(loaded.path, *copies) if kind == "shadowed-library" else (loaded.path,),
+            evidence=f"found by {loaded.rule}",
+        )

@@ -65,6 +65,9 @@ def problem(kind: str, message: str, fix: str, **rest: Any) -> Problem:
 def explain(failure: Failure, place: Place) -> list[Problem]:
     """Return the problems that a failed load shows: one a cause, at least one."""
     found = [rule(match, failure, place) for pattern, rule in _RULES for match in re.finditer(pattern, failure.words)]
+    # What was tried after the cause (a second place, another name) failed because of it.
+    causes = [entry for entry in found if entry["kind"] != "import-failed"]
+    found = causes or found
     if not found or (failure.blocked and all(entry["kind"] == "import-failed" for entry in found)):
         found = list(_blocked(failure, place)) or found or [_unknown(failure, place)]
     return list({(entry["kind"], entry["soname"], entry["message"]): entry for entry in found}.values())

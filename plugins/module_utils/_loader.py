@@ -6,7 +6,8 @@
 
 Nothing is executed. A ``Process`` is started and then told each dlopen that the program would make; it
 follows _dl_map_object_deps, dl_open_worker and _dl_check_map_versions of glibc (elf/dl-deps.c, dl-open.c,
-dl-version.c). DT_AUXILIARY, DT_FILTER, LD_AUDIT and dlmopen are not followed; symbols are not resolved.
+dl-version.c), and with ``symbols`` the lookups of its relocations. DT_AUXILIARY, DT_FILTER, LD_AUDIT and dlmopen
+are not followed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,27 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_candidate impo
     SearchError,
     verify_mappable,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_relocation import relocation_order
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_search import LinkMap, Search
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System, UnsupportedLoader
+from ansible_collections.gpufleet.dflash.plugins.module_utils._symbol_scope import (
+    ScopeMember,
+    SymbolTables,
+    Undefined,
+)
 
-__all__ = ["LoadError", "LoadedObject", "Missing", "Process", "Resolution", "System", "UnsupportedLoader"]
+__all__ = [
+    "LoadError",
+    "LoadedObject",
+    "Missing",
+    "MissingVersion",
+    "Process",
+    "Resolution",
+    "SymbolTables",
+    "System",
+    "Undefined",
+    "UnsupportedLoader",
+]
 
 
 @dataclass(frozen=True)
@@ -69,25 +87,50 @@ class Missing:
     message: str
 
 
+@dataclass(frozen=True)
+class MissingVersion:
+    """A symbol version that the object at ``needed_by`` wants of a loaded library, which does not define it."""
+
+    version: str
+    soname: str
+    path: str
+    needed_by: str
+    message: str
+
+
 class LoadError(Exception):
     """The program does not start or the dlopen fails.
 
-    ``message`` is the linker's own text, which names the first library only; ``missing`` lists all of the
-    closure. It is empty where all libraries are there and one (``soname``) lacks a symbol version.
+    ``message`` is the linker's own text, which names the first fault only; all of the closure's are in ``missing``
+    (libraries), or where all libraries are there in ``versions``, or else in ``undefined`` (symbols).
+    ``scope`` has the loaded files, {soname: path}, that were to define those symbols.
     """
 
-    def __init__(self, message: str, soname: str, missing: list[Missing]) -> None:
+    def __init__(
+        self,
+        message: str,
+        soname: str,
+        missing: list[Missing],
+        *,
+        versions: Iterable[MissingVersion] = (),
+        undefined: Iterable[Undefined] = (),
+        scope: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.soname = soname
         self.missing = missing
+        self.versions = tuple(versions)
+        self.undefined = tuple(undefined)
+        self.scope = scope or {}
 
 
 class Process:
     """One predicted process.
 
     ``environment`` is the program's; ``secure`` predicts a setuid program or one with file capabilities;
-    ``hidden`` holds real paths to treat as absent, to ask what removing them would break. ``loaded`` is in
+    ``hidden`` holds real paths to treat as absent, to ask what removing them would break. With ``symbols`` a
+    symbol that nothing defines makes loading fail, as it does for RTLD_NOW. ``loaded`` is in
     load order: the program, its libraries and the dynamic linker, without the kernel's vdso. ``resolutions``
     has each request that succeeded, ``ignored_preloads`` the linker's complaints about LD_PRELOAD.
     """
@@ -100,6 +143,7 @@ class Process:
         cwd: str,
         secure: bool = False,
         hidden: Iterable[str] = (),
+        symbols: SymbolTables | None = None,
     ) -> None:
         self.resolutions: list[Resolution] = []
         self.ignored_preloads: list[str] = []
@@ -108,7 +152,10 @@ class Process:
         self._secure = secure
         # getcwd() gives the linker a path without links
         self._search = Search(system, cwd=os.path.realpath(cwd), secure=secure, hidden=frozenset(hidden))
+        self._symbols = symbols
         self._started = False
+        # What every object may take symbols from, before what it was opened with.
+        self._global_scope: dict[LinkMap, None] = {}
         self._loaded: dict[LinkMap, LoadedObject] = {}  # in the order of the linker's list
         # Every name that a map was requested by or has itself; of two maps the earlier one keeps a name.
         self._by_name: dict[str, LinkMap] = {}
@@ -139,27 +186,43 @@ class Process:
         self._check_versions(closure)
         if linker in closure:
             self._move_after(linker, closure[closure.index(linker) - 1])
+        self._global_scope = dict.fromkeys(closure)
+        now = bool(self._environment.get("LD_BIND_NOW"))
+        self._check_symbols([each for each in reversed(self._loaded) if each is not linker], [], lazily=not now)
         self._started = True
         return self._loaded[program]
 
-    def dlopen(self, name: str, caller: str | LoadedObject | None = None) -> LoadedObject:
-        """Load ``name`` as if the code of ``caller`` (a loaded path; default: the program) called dlopen.
-        Raises LoadError.
+    def dlopen(self, name: str, caller: str | LoadedObject | None = None, *, rtld_global: bool = False) -> LoadedObject:
+        """Load ``name`` as if the code of ``caller`` (a loaded path; default: the program) called dlopen, with
+        RTLD_NOW. Raises LoadError.
 
-        A failed dlopen leaves nothing mapped that was not there before.
+        ``rtld_global`` (RTLD_GLOBAL) lets what is loaded later take symbols from it. A failed dlopen leaves nothing
+        mapped that was not there before.
         """
         requester = self._find_loaded(caller)
         maps, resolutions = len(self._loaded), len(self.resolutions)
         try:
             opened = self._open(name, requester)
-            self._check_versions(self._load_closure([opened]))
-            return self._loaded[opened]
+            closure = self._load_closure([opened])
+            self._check_versions(closure)
+            self._check_symbols(relocation_order(closure, list(self._loaded)[maps:], self._needs), closure)
         except LoadError:
             # Only maps are undone: a name that an older object was requested by meanwhile stays with it, as
             # in glibc.
             self._unload_after(maps)
             del self.resolutions[resolutions:]
             raise
+        if rtld_global:
+            self._global_scope.update(dict.fromkeys(closure))
+        return self._loaded[opened]
+
+    def locate(self, name: str, caller: str | LoadedObject) -> tuple[str, str] | None:
+        """The file that dlopen would take, and by which rule, without loading it; None where there is none."""
+        try:
+            candidate = self._search.find(name, self._find_loaded(caller), self._program)
+        except SearchError:
+            return None
+        return self._search.files.absolute(candidate.path), candidate.rule
 
     def is_loaded(self, name: str, caller: str | LoadedObject | None = None) -> LoadedObject | None:
         """Return what dlopen with RTLD_NOLOAD gives: the object that ``name`` means if it is mapped already,
@@ -288,20 +351,47 @@ class Process:
         return link_map
 
     def _check_versions(self, closure: list[LinkMap]) -> None:
-        """Raise LoadError for the first symbol version that a needed file does not define."""
+        """Raise LoadError for the symbol versions that needed files do not define."""
+        faults = []
         for link_map in closure:
             for file, versions in link_map.object.version_needs.items():
                 provider = self._by_name.get(file)
                 # An object without any version information satisfies all versions.
                 if provider is None or not provider.object.version_defs:
                     continue
-                for version, weak in versions:
-                    if not weak and version not in provider.object.version_defs:
-                        raise LoadError(self._version_message(link_map, provider, version), file, [])
+                path, needed_by = self._loaded[provider].path, self._loaded[link_map].path
+                faults += [
+                    MissingVersion(version, file, path, needed_by, self._version_message(link_map, provider, version))
+                    for version, weak in versions
+                    if not weak and version not in provider.object.version_defs
+                ]
+        if faults:
+            raise LoadError(faults[0].message, faults[0].soname, [], versions=faults)
 
     def _version_message(self, link_map: LinkMap, provider: LinkMap, version: str) -> str:
         user, file = (each.name or self._loaded[each].path for each in (link_map, provider))
         return f"{file}: version `{version}' not found (required by {user})"
+
+    def _check_symbols(self, new: list[LinkMap], local_scope: list[LinkMap], *, lazily: bool = False) -> None:
+        """Raise LoadError for symbols that nothing defines in the global scope and in the opened object's own."""
+        if self._symbols is None or not new:
+            return
+        scope = dict.fromkeys((*self._global_scope, *local_scope))
+        undefined = self._symbols.undefined(
+            [self._member(each) for each in new], [self._member(each) for each in scope], lazily=lazily
+        )
+        if undefined:
+            names = {self._loaded[each].path: each.name for each in new}
+            first = undefined[0]
+            files = {each.object.soname or os.path.basename(each.name): self._loaded[each].path for each in scope}
+            message = f"{names[first.path] or first.path}: {first.words}"
+            raise LoadError(message, os.path.basename(first.path), [], undefined=undefined, scope=files)
+
+    def _member(self, link_map: LinkMap) -> ScopeMember:
+        return ScopeMember(link_map.identity, self._loaded[link_map].path)
+
+    def _needs(self, link_map: LinkMap) -> list[LinkMap]:
+        return [self._by_name[self._search.expand_needed(link_map, name)] for name in link_map.object.needed]
 
     def _find_loaded(self, caller: str | LoadedObject | None) -> LinkMap:
         if caller is None:

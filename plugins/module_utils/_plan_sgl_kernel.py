@@ -17,7 +17,7 @@ from pathlib import Path
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt, dlopen
 from ansible_collections.gpufleet.dflash.plugins.module_utils._importer import Importer, read_source
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Process
-from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_torch import import_torch, torch_cuda_version
+from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_torch import import_torch_once, torch_cuda_version
 
 # Of NVIDIA's data-centre GPUs these have compute capability 9.0 exactly; the driver names the model in /proc.
 _HOPPER = re.compile(r"\b(H100|H200|H800|H20|GH200)\b")
@@ -30,21 +30,23 @@ def import_sgl_kernel(process: Process, importer: Importer, name: str) -> Iterat
     package = importer.package(name)
     if package is None:
         return
+    yield from import_torch_once(process, importer)
     torch = importer.package("torch")
-    if torch is not None and not any(loaded.path.startswith(torch + "/") for loaded in process.loaded):
-        yield from import_torch(process, importer, "torch")
     operations = _operations(importer, package, _HOPPER.search(_first_gpu()) is not None)
     # Each failure is swallowed while another place is left to try.
+    going_on = not operations
     for position, path in enumerate(operations):
         attempt = dlopen(process, name, path, fatal=position == len(operations) - 1)
         yield attempt if attempt.error is None else _with_headline(attempt)
         if attempt.error is None:
+            going_on = True
             break
-    if torch is not None and torch_cuda_version(torch) is not None:
+    # An import that has failed gets no further; the others are tried all the same, to tell what they miss.
+    if going_on and torch is not None and torch_cuda_version(torch) is not None:
         yield from _preload_runtime(process, importer, name, package)
-    for path, required in importer.follow(name):
-        if path not in operations:
-            yield dlopen(process, name, path, fatal=required)
+    for reached in importer.follow(name):
+        if reached.target not in operations:
+            yield dlopen(process, name, reached.target, fatal=reached.required)
 
 
 def _with_headline(attempt: Attempt) -> Attempt:
@@ -83,7 +85,7 @@ def _preload_runtime(process: Process, importer: Importer, name: str, package: s
     for soname in dict.fromkeys(re.findall(r"libcudart\.so\.\d+", source)):
         path = os.path.realpath(os.path.join(place, soname))
         if os.path.exists(path):
-            yield dlopen(process, name, path, exception="OSError")
+            yield dlopen(process, name, path, exception="OSError", rtld_global=True)
             return
 
 

@@ -15,6 +15,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import At
 from ansible_collections.gpufleet.dflash.plugins.module_utils._importer import Importer, read_source
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadError, Process
 
+# To the next line that begins at the margin; the signature's closing parenthesis is one of its own.
+_PRELOAD_FUNCTION = re.compile(r"^def _preload_cuda_deps\b.*?(?=^[^\s)#]|\Z)", re.MULTILINE | re.DOTALL)
+
 
 def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
     """torch's own preload table, from the text of torch/__init__.py: (folder, pattern, required), in order.
@@ -22,9 +25,10 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
     torch 2.0 to 2.8 keep a dict, later releases a list of pairs; both are in ``_preload_cuda_deps``. Empty
     where there is none.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    # Parsing all of torch/__init__.py would take six megabytes, as much as the records of a whole venv.
+    own_text = _PRELOAD_FUNCTION.search(source)
+    tree = (_parsed(own_text.group()) or _parsed(source)) if own_text else None
+    if tree is None:
         return []
     function = next(
         (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_preload_cuda_deps"),
@@ -43,6 +47,13 @@ def torch_preloads(source: str) -> list[tuple[str, str, bool]]:
                 for folder, pattern in _string_pairs(ast.List(elts=[ast.Tuple(elts=node.args)]))
             ]
     return table
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _string_pairs(node: ast.expr) -> Iterator[tuple[str, str]]:
@@ -90,8 +101,15 @@ def import_torch(process: Process, importer: Importer, name: str) -> Iterator[At
         yield dlopen(process, name, extension)
 
 
+def import_torch_once(process: Process, importer: Importer) -> Iterator[Attempt]:
+    """What ``import torch`` loads where another package imports it, unless the process has imported it."""
+    package = importer.package("torch")
+    if package is not None and not any(loaded.path.startswith(package + "/") for loaded in process.loaded):
+        yield from import_torch(process, importer, "torch")
+
+
 def _load_global_deps(preloads: _Preloads, global_deps: str) -> Iterator[Attempt]:
-    first = preloads.dlopen(global_deps, fatal=True, exception="OSError")
+    first = preloads.dlopen(global_deps, fatal=True, exception="OSError", rtld_global=True)
     if first.error is None:
         yield first
         if any("libcudart.so" in loaded.path for loaded in preloads.process.loaded):
@@ -99,7 +117,7 @@ def _load_global_deps(preloads: _Preloads, global_deps: str) -> Iterator[Attempt
     elif any(pattern.split(".", 1)[0] in first.error.message for _folder, pattern, _required in preloads.table):
         attempts = list(preloads.carry_out(first.error))
         yield from attempts
-        yield preloads.dlopen(global_deps, fatal=True, exception="OSError")
+        yield preloads.dlopen(global_deps, fatal=True, exception="OSError", rtld_global=True)
     else:
         yield first
 
@@ -114,8 +132,8 @@ class _Preloads:
         self._module = module
         self._major = (torch_cuda_version(package) or "").split(".")[0]
 
-    def dlopen(self, path: str, *, fatal: bool, exception: str) -> Attempt:
-        return dlopen(self.process, self._module, path, fatal=fatal, exception=exception)
+    def dlopen(self, path: str, *, fatal: bool, exception: str, rtld_global: bool = False) -> Attempt:
+        return dlopen(self.process, self._module, path, fatal=fatal, exception=exception, rtld_global=rtld_global)
 
     def carry_out(self, cause: LoadError | None) -> Iterator[Attempt]:
         """Load what the table says. Without a ``cause``, an error that torch wants to cure, the first failure ends

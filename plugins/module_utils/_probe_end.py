@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._load_errors impor
     access_fix,
     problem,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_process import ProbeOutcome
+from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_request import ProbeOutcome
 
 # How much of the interpreter's last words is evidence, in characters.
 TAIL = 4000
@@ -40,6 +40,8 @@ _MIXED_VERSIONS = "versions that do not belong together end like this: install t
 
 def attempt_of(kind: str, name: str) -> str:
     """Return what was tried, as messages name it."""
+    if kind == "torch":
+        return "looking for GPUs with torch"
     return f"`import {name}`" if kind == "import" else f"dlopen of {name}"
 
 

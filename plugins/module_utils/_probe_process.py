@@ -4,7 +4,8 @@
 """Run the probe as a service's process would run, and survive whatever it does.
 
 Private to the collection. The probe can crash, hang, fork, exit or flood its output; its end is always
-reported, and nothing that it started stays behind. Its text travels in an anonymous file, not on disk.
+reported, and nothing that it started stays behind. Its text travels through a socket that is its standard input,
+the one descriptor that systemd, too, hands to a process; the reports come back the same way.
 """
 
 from __future__ import annotations
@@ -13,131 +14,117 @@ import contextlib
 import json
 import os
 import resource
-import selectors
+import secrets
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _library_probe
+from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_request import (
+    BOOTSTRAP,
+    MARK,
+    Identity,
+    ProbeOutcome,
+    ProbeRequest,
+    command_line_of,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_streams import Streams
+from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_unit import TransientUnit
+from ansible_collections.gpufleet.dflash.plugins.module_utils._sandbox import SandboxError
 
-# What is kept of standard output and of standard error, from the end.
-OUTPUT_BYTES = 16384
-# Longest single report; the list of mapped files of a large engine is a tenth of this.
-_REPORT_BYTES = 4 << 20
+__all__ = ["Identity", "ProbeOutcome", "ProbeRequest", "run_probe"]
+
 # How long a hanging interpreter gets to print where it hangs.
 _LAST_WORDS_SECONDS = 1.0
-_BOOTSTRAP = (
-    "import os, sys; fd = int(sys.argv[1]); text = os.pread(fd, 1 << 20, 0); os.close(fd); "
-    "exec(compile(text, '<string>', 'exec'))"
-)
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Numeric user, group and supplementary groups of a process."""
+def run_probe(request: ProbeRequest, meanwhile: Callable[[], None] = lambda: None) -> ProbeOutcome:
+    """Run the probe once; raises nothing for what the probed code does.
 
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ProbeRequest:
-    """What to load and as what kind of process; ``timeout`` in seconds. No ``identity``: as the caller."""
-
-    python: str
-    imports: Sequence[str]
-    dlopen: Sequence[str]
-    environment: Mapping[str, str]
-    invocation: str
-    timeout: float
-    identity: Identity | None = None
-    working_directory: str = "/"
-    working_directory_optional: bool = False
-    current_directory_on_path: bool = False
-    umask: int = 0o022
-    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass
-class ProbeOutcome:
-    """How a probe ended: ``end`` is finished, exited, killed, timeout or not-started; ``status`` its number.
-
-    ``events`` are the probe's reports in order, ``stdout`` and ``stderr`` the end of its output, ``left`` the
-    command lines of processes that outlived it (they have been killed).
+    ``meanwhile`` is called while it loads. Raises SandboxError where systemd cannot be had for ``request.sandbox``.
     """
-
-    end: str
-    status: int
-    events: list[dict[str, Any]]
-    stdout: str
-    stderr: str
-    left: list[str]
-
-
-def run_probe(request: ProbeRequest) -> ProbeOutcome:
-    """Run the probe once; raises nothing for what the probed code does."""
-    with contextlib.ExitStack() as stack:
-        source = _anonymous_file(stack, "probe", _probe_source())
-        order = {
-            "imports": list(request.imports),
-            "dlopen": list(request.dlopen),
-            "current_directory_on_path": request.current_directory_on_path,
-        }
-        asked = _anonymous_file(stack, "request", json.dumps(order).encode("utf-8"))
-        report_read, report_write = os.pipe()
-        stack.callback(os.close, report_read)
+    deadline = time.monotonic() + request.timeout
+    secret = secrets.token_hex(16)
+    ours, theirs = socket.socketpair()
+    with ours:
         try:
-            # -u: what is printed before a crash is worth having. The module's own process has one thread.
-            process = subprocess.Popen(
-                [request.python, "-B", "-u", "-c", _BOOTSTRAP, str(source), str(asked), str(report_write)],
-                env={
-                    **request.environment,
-                    "INVOCATION_ID": request.invocation,
-                    "PYTHONDONTWRITEBYTECODE": "1",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(source, asked, report_write),
-                cwd="/",
-                start_new_session=True,
-                preexec_fn=_preparation(request, report_write),
-            )
+            with theirs:
+                process = _start(request, theirs, secret)
         except (OSError, subprocess.SubprocessError) as error:
-            events = [_exec_failure(request, error)]
-            return ProbeOutcome("not-started", 0, events, "", "", [])
-        finally:
-            os.close(report_write)
-        try:
-            return _supervise(process, report_read, request)
-        finally:
-            # Not `with process`, which waits: a process stuck in a driver cannot be killed.
-            for stream in (process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
+            return ProbeOutcome("not-started", 0, [_exec_failure(request, error)], "", "", [])
+        with process:
+            return _supervise(process, ours, request, deadline, secret, meanwhile)
 
 
-def _probe_source() -> bytes:
-    # Through the loader, because Ansible runs modules from a zip archive.
-    spec = _library_probe.__spec__
-    loader: Any = spec.loader if spec else None
-    return str(loader.get_source(_library_probe.__name__)).encode("utf-8")
+def _start(request: ProbeRequest, channel: socket.socket, secret: str) -> _Direct | TransientUnit:
+    if request.sandbox is not None:
+        return TransientUnit(request, channel)
+    return _Direct(request, channel, secret)
 
 
-def _anonymous_file(stack: contextlib.ExitStack, name: str, content: bytes) -> int:
-    descriptor = os.memfd_create(name)
-    stack.callback(os.close, descriptor)
-    while content:
-        content = content[os.write(descriptor, content) :]
-    return descriptor
+class _Direct:
+    """The probe as our own child; used with C(with), which closes its pipes."""
+
+    def __init__(self, request: ProbeRequest, channel: socket.socket, secret: str) -> None:
+        self._request = request
+        environment = {**request.environment, "INVOCATION_ID": request.invocation, "PYTHONDONTWRITEBYTECODE": "1"}
+        self._process = subprocess.Popen(
+            [*request.command, "-c", BOOTSTRAP],
+            env=environment,
+            stdin=channel.fileno(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+            # The module's own process has one thread.
+            preexec_fn=_preparation(request, secret),
+        )
+        if self._process.stdout is None or self._process.stderr is None:
+            raise ValueError("the probe's output has to be piped")
+        self.stdout, self.stderr = self._process.stdout, self._process.stderr
+
+    def __enter__(self) -> _Direct:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        # Not `with process`, which waits: a process stuck in a driver cannot be killed.
+        self.stdout.close()
+        self.stderr.close()
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def abort(self) -> None:
+        self._process.send_signal(signal.SIGABRT)
+
+    def forget_settings(self) -> None:
+        """Nothing: a child has no settings elsewhere."""
+
+    def at_the_end(self) -> None:
+        """Nothing: what the probe leaves is found after its end."""
+
+    def wait(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def end_everything(self) -> list[str]:
+        return list(_end_everything(self._process, self._request.invocation))
+
+    def ending(self, stderr: str) -> tuple[str, int, str]:
+        """Return how it ended (exited or killed), the number, and what it printed."""
+        code = self._process.returncode or 0
+        return ("killed" if code < 0 else "exited"), abs(code), stderr
+
+    def account(self, started: bool) -> str:
+        """Return nothing: there is nobody else to ask."""
+        return ""
 
 
-def _preparation(request: ProbeRequest, report: int) -> Callable[[], None]:
+def _preparation(request: ProbeRequest, secret: str) -> Callable[[], None]:
     """Return what the child does between fork and exec: systemd's steps in systemd's order."""
 
     def prepare() -> None:
@@ -157,16 +144,16 @@ def _preparation(request: ProbeRequest, report: int) -> Callable[[], None]:
             except OSError:
                 if not request.working_directory_optional:
                     raise
-            step, subject = "EXEC", request.python
-            blocked = _library_probe.first_blocked(subject)
-            if blocked is not None:
-                subject = blocked
-                raise PermissionError(13, "Permission denied")
+            step = "EXEC"
+            for program in (request.python, request.command[0]):
+                subject = _library_probe.first_blocked(program) or program
+                if subject != program or not os.access(program, os.R_OK | os.X_OK):
+                    raise PermissionError(13, "Permission denied")
         except OSError as error:
             failure = {"event": "setup", "step": step, "subject": subject, "reason": error.strerror}
             if step == "CHDIR":
                 failure["blocked"] = _library_probe.first_blocked(subject)
-            os.write(report, json.dumps(failure).encode("utf-8") + b"\n")
+            os.write(0, f"{secret}{json.dumps(failure)}\n".encode())
             os._exit(200)
 
     return prepare
@@ -197,92 +184,73 @@ def _exec_failure(request: ProbeRequest, error: Exception) -> dict[str, Any]:
     return {"event": "setup", "step": "EXEC", "subject": request.python, "reason": reason}
 
 
-class _Streams:
-    """Collects the probe's reports and the end of its output."""
-
-    def __init__(self, process: subprocess.Popen[bytes], report: int) -> None:
-        if process.stdout is None or process.stderr is None:
-            raise ValueError("the probe's output has to be piped")
-        self.events: list[dict[str, Any]] = []
-        self.finished = False
-        self._tails = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-        self._stdout, self._stderr = self._tails
-        self._report = report
-        self._partial = b""
-        self._selector = selectors.DefaultSelector()
-        for descriptor in (report, *self._tails):
-            os.set_blocking(descriptor, False)
-            self._selector.register(descriptor, selectors.EVENT_READ)
-
-    def read(self, seconds: float) -> bool:
-        """Take what arrives within so many seconds; False when nothing did."""
-        ready = self._selector.select(seconds) if self._selector.get_map() else []
-        for key, _mask in ready:
-            data = os.read(key.fd, 65536)
-            if not data:
-                self._selector.unregister(key.fd)
-            elif key.fd == self._report:
-                self._take_report(data)
-            else:
-                self._tails[key.fd] = (self._tails[key.fd] + data)[-OUTPUT_BYTES:]
-        if not ready and not self._selector.get_map():
-            time.sleep(seconds)
-        return bool(ready)
-
-    def _take_report(self, data: bytes) -> None:
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[-_REPORT_BYTES:]
-        for line in lines:
-            # The probed code can write to any descriptor: only what has the form of a report counts.
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    self.events.append(event)
-                    self.finished = self.finished or event["event"] == "end"
-
-    def output(self) -> tuple[str, str]:
-        texts = [self._tails[stream].decode("utf-8", "replace") for stream in (self._stdout, self._stderr)]
-        return texts[0], texts[1]
-
-    def close(self) -> None:
-        self._selector.close()
-
-
-def _supervise(process: subprocess.Popen[bytes], report: int, request: ProbeRequest) -> ProbeOutcome:
-    streams = _Streams(process, report)
-    deadline = time.monotonic() + request.timeout
-    end = ""
-    while not end:
-        # Not until the pipes close: a daemon that the probed code leaves behind may hold them for ever.
-        streams.read(min(0.05, max(0.0, deadline - time.monotonic())))
-        if streams.finished:
-            end = "finished"
-        elif process.poll() is not None:
-            end = "gone"
-        elif time.monotonic() >= deadline:
-            end = "timeout"
-    if end == "timeout":
-        process.send_signal(signal.SIGABRT)
-        last_words = time.monotonic() + _LAST_WORDS_SECONDS
-        while time.monotonic() < last_words and process.poll() is None:
-            streams.read(0.05)
-    elif end == "finished":
-        with contextlib.suppress(subprocess.TimeoutExpired):
+def _supervise(
+    process: _Direct | TransientUnit,
+    channel: socket.socket,
+    request: ProbeRequest,
+    deadline: float,
+    secret: str,
+    meanwhile: Callable[[], None],
+) -> ProbeOutcome:
+    order = {
+        "text": _probe_source(),
+        "secret": secret,
+        "mark": MARK,
+        "imports": list(request.imports),
+        "dlopen": list(request.dlopen),
+        "current_directory_on_path": request.current_directory_on_path,
+    }
+    with contextlib.closing(Streams(channel, process.stdout, process.stderr, secret, request.trace)) as streams:
+        streams.send(json.dumps(order).encode("ascii") + b"\n")
+        while not streams.sent and not process.has_ended() and time.monotonic() < deadline:
+            streams.read(0.01)
+        meanwhile()
+        end = ""
+        while not end:
+            # Not until the pipes close: a daemon that the probed code leaves behind may hold them for ever.
+            streams.read(min(0.05, max(0.0, deadline - time.monotonic())))
+            if streams.events:
+                process.forget_settings()
+            if streams.finished:
+                end = "finished"
+            elif process.has_ended():
+                end = "gone"
+            elif time.monotonic() >= deadline:
+                end = "timeout"
+        if end == "timeout":
+            process.abort()
+            last_words = time.monotonic() + _LAST_WORDS_SECONDS
+            while time.monotonic() < last_words and not process.has_ended():
+                streams.read(0.05)
+        elif end == "finished":
+            process.at_the_end()
+            with contextlib.suppress(OSError):
+                channel.send(b".")
             process.wait(_LAST_WORDS_SECONDS)
-    for _chunk in range(1000):
-        if not streams.read(0):
-            break
-    left = list(_end_everything(process, request.invocation))
-    streams.close()
-    stdout, stderr = streams.output()
-    code = process.returncode if process.returncode is not None else 0
+        left = process.end_everything()
+        for _chunk in range(1000):
+            if not streams.read(0):
+                break
+        stdout, stderr = streams.output()
+    how, status, stderr = process.ending(stderr)
+    starts = [event for event in streams.events if event["event"] == "interpreter"]
+    if request.sandbox is not None and starts and not starts[0].get("marked"):
+        raise SandboxError("this systemd does not apply settings to a transient unit")
+    words = process.account(bool(starts))
     if end == "gone":
-        end = "killed" if code < 0 else "exited"
+        end = how
         if any(event["event"] == "setup" for event in streams.events):
             end = "not-started"
         elif streams.finished:
             end = "finished"
-    return ProbeOutcome(end, abs(code), streams.events, stdout, stderr, left)
+    return ProbeOutcome(end, status, streams.events, stdout, stderr, left, streams.trace, words)
+
+
+def _probe_source() -> str:
+    # Through the loader, because Ansible runs modules from a zip archive.
+    spec = _library_probe.__spec__
+    loader: Any = spec.loader if spec else None
+    return str(loader.get_source(_library_probe.__name__))
 
 
 def _end_everything(process: subprocess.Popen[bytes], invocation: str) -> Iterator[str]:
@@ -293,7 +261,7 @@ def _end_everything(process: subprocess.Popen[bytes], invocation: str) -> Iterat
         for pid in others:
             if pid not in seen:
                 seen.add(pid)
-                yield _command_line(pid)
+                yield command_line_of(pid)
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         if process.poll() is None:
@@ -324,10 +292,3 @@ def _state(pid: str) -> tuple[str, int]:
     # The command name stands in parentheses and may hold anything, parentheses included.
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[3])
-
-
-def _command_line(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-        return " ".join("-c ..." if word == _BOOTSTRAP else word for word in words if word)[:200]
-    return ""

@@ -15,12 +15,14 @@ from typing import Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import (
     _judge_combinations,
+    _judge_device_code,
     _judge_files,
     _judge_layout,
     _judge_loading,
     _judge_lock,
     _judge_removal,
     _judge_search_path,
+    _judge_symbols,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
@@ -29,12 +31,17 @@ _JUDGES: tuple[Callable[[Facts, Repair], Iterator[Problem]], ...] = (
     _judge_files.clobbered,
     _judge_files.missing_payload,
     _judge_loading.missing_libraries,
+    _judge_symbols.missing_versions,
+    _judge_symbols.undefined_symbols,
     _judge_loading.preload_stops,
     _judge_layout.wrong_variant,
     _judge_combinations.unmet_requirements,
     _judge_lock.lock_drift,
     _judge_removal.uninstall_would_break,
     _judge_files.altered_files,
+    _judge_symbols.unreadable_symbols,
+    _judge_device_code.unsupported_architectures,
+    _judge_device_code.host_sublibraries,
     _judge_files.changed_overlays,
     _judge_combinations.mixed_majors,
     _judge_combinations.duplicate_sonames,

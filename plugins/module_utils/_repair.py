@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
-from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
 
@@ -55,13 +55,12 @@ class Repair:
         command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
         return self._offer("from the same lock", f"repair this venv: {command}")
 
-    def add(self, requirements: Sequence[str], unmet: Sequence[Unmet]) -> str:
-        """Install what is not there, in the version that an installed distribution asks for, if one does."""
-        wanted = [next((found.requirement for found in unmet if found.name == name), name) for name in requirements]
-        if len(wanted) > 1:
-            choices = " or ".join(wanted)
-            return self._offer(f"with {choices}", f"add one here, such as: {self._install(wanted[:1])}")
-        return self._offer(f"with {wanted[0]}", f"add it here: {self._install(wanted)}")
+    def add(self, requirements: Sequence[str]) -> str:
+        """Install what is not there."""
+        if len(requirements) > 1:
+            choices = " or ".join(requirements)
+            return self._offer(f"with {choices}", f"add one here, such as: {self._install(requirements[:1])}")
+        return self._offer(f"with {requirements[0]}", f"add it here: {self._install(requirements)}")
 
     def without(self, names: Iterable[str]) -> str:
         """Remove distributions, and bring back the files of others that go with them."""
@@ -86,6 +85,32 @@ class Repair:
         """Replace a distribution by one that this venv's index may not have: which one is the operator's to say."""
         return self._offer(
             f"with {wanted}", f"name that build by its local tag, such as {name}==VERSION+cu130, and install it here"
+        )
+
+    def other_torch(self, distributions: Sequence[Distribution], unmet: Sequence[Unmet]) -> str:
+        """Bring together a torch and what was built for another one."""
+        names = [distribution.name for distribution in distributions]
+        askers = ((each, {user.name for user in each.required_by}) for each in unmet if each.name == "torch")
+        wanted = next((each for each, users in askers if users & set(names)), None)
+        if wanted is not None:
+            return self.add([demand("torch", [wanted])])
+        pins = " and ".join(distribution.pin for distribution in distributions) or "what needs it"
+        torch = f"torch=={self._installed.versions['torch']}"
+        return self._offer(
+            f"with a release of {' and '.join(names) or 'what needs it'} for {torch}, or with the torch of {pins}",
+            "install that release here (its release notes name its torch)",
+        )
+
+    def matching(self, users: Sequence[Distribution], providers: Sequence[Distribution], unmet: Sequence[Unmet]) -> str:
+        """Bring together releases of libraries that were built with each other."""
+        names = [distribution.name for distribution in providers]
+        wanted = [each for each in unmet if each.name in names]
+        if wanted:
+            return self.add([demand(wanted[0].name, wanted)])
+        pins = list(dict.fromkeys(distribution.pin for distribution in (*users, *providers)))
+        return self._offer(
+            f"from one lock, with releases that belong together instead of {' and '.join(pins) or 'these'}",
+            "put the host's library in order" if not pins else "install such releases here",
         )
 
     def uninstall(self, names: Sequence[str]) -> str:
@@ -152,7 +177,7 @@ class Repair:
                 continue
             if not any(owner.name in chosen for owner in staying):
                 # Many CUDA 12 wheels own one empty nvidia/__init__.py: the smallest of them is enough.
-                smallest = min(staying, key=lambda owner: (sum(row.size or 0 for row in owner.files), owner.name))
+                smallest = min(staying, key=lambda owner: (owner.size, owner.name))
                 chosen[smallest.name] = smallest
         return sorted(chosen.values(), key=lambda distribution: distribution.name)
 

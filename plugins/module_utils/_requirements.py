@@ -24,6 +24,8 @@ from typing import Any, Callable
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
 
+_DEMAND = re.compile(r"[^\s\[(<>=!~]+\s*(?:\[([^\]]*)\])?\s*\(?([^()]*)\)?")
+
 
 @dataclass(frozen=True)
 class Unmet:
@@ -54,16 +56,21 @@ def unmet_requirements(
     parse = parse or _parser()
     environment = marker_environment(python_version)
     installed = {distribution.name: distribution for distribution in reversed(distributions)}
-    requirements = {
-        name: [found for text in distribution.requires if (found := parse(text, environment)) is not None]
-        for name, distribution in installed.items()
-    }
+    texts = {name: _by_extra(distribution.requires) for name, distribution in installed.items()}
+    parsed: dict[tuple[str, str], list[_Requirement]] = {}
+
+    def requirements(name: str, extra: str) -> list[_Requirement]:
+        if (name, extra) not in parsed:
+            found = (parse(text, environment) for text in texts[name].get(extra, ()))
+            parsed[name, extra] = [requirement for requirement in found if requirement is not None]
+        return parsed[name, extra]
+
     unmet: dict[tuple[str, str], list[Distribution]] = {}
     todo = [(name, "") for name in sorted(installed)]
     seen = set(todo)
     while todo:
         name, extra = todo.pop()
-        for wanted in requirements[name]:
+        for wanted in (*requirements(name, ""), *(requirements(name, extra) if extra else ())):
             # What applies without the extra was judged when the distribution itself was.
             if not wanted.applies(extra) or (extra and wanted.applies("")):
                 continue
@@ -81,6 +88,24 @@ def unmet_requirements(
         Unmet(tuple(requirers), text, name, installed[name].version if name in installed else None)
         for (name, text), requirers in sorted(unmet.items(), key=lambda item: item[0])
     ]
+
+
+_ONE_EXTRA = re.compile(r"\bextra\s*==\s*['\"]([^'\"]+)['\"]")
+_ALTERNATIVE = re.compile(r"\bor\b")
+
+
+def _by_extra(requirements: Sequence[str]) -> dict[str, list[str]]:
+    """Requirements by the extra without which they cannot apply, empty where the marker does not tell at a glance.
+
+    Parsing costs more than all else here, and nine of ten requirements belong to extras that nobody asks for.
+    """
+    found: dict[str, list[str]] = {}
+    for text in requirements:
+        marker = text.partition(";")[2]
+        extras = _ONE_EXTRA.findall(marker)
+        only = normalise(extras[0]) if len(extras) == 1 and not _ALTERNATIVE.search(marker) else ""
+        found.setdefault(only, []).append(text)
+    return found
 
 
 def marker_environment(python_version: str) -> dict[str, str]:
@@ -183,3 +208,18 @@ def parse_plainly(text: str, environment: Mapping[str, str]) -> _Requirement | N
 
 def _release(version: str) -> str:
     return re.sub(r"(\.0)+$", "", version)
+
+
+def demand(name: str, unmet: Sequence[Unmet]) -> str:
+    """The requirement that meets all unmet ones of a distribution: one asks for any version, another for just one."""
+    extras: dict[str, None] = {}
+    specifiers: dict[str, None] = {}
+    for found in unmet:
+        parts = _DEMAND.fullmatch(found.requirement) if found.name == name else None
+        if parts:
+            extras.update((extra.strip(), None) for extra in (parts[1] or "").split(",") if extra.strip())
+            specifiers.update((each.strip(), None) for each in parts[2].split(",") if each.strip())
+    # An exact version needs no bounds, and two of them cannot both be met.
+    exact = [specifier for specifier in specifiers if specifier.startswith("==")]
+    asked = f"[{','.join(extras)}]" if extras else ""
+    return f"{name}{asked}{','.join(exact[:1] or specifiers)}"

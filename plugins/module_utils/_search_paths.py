@@ -92,3 +92,10 @@ def _writable(directory: str) -> str | None:
         except OSError:
             return None
         return directory if stat.S_ISDIR(mode) and mode & stat.S_IWOTH else None
+
+
+def python_path(environment: Mapping[str, str], directory: str) -> list[str]:
+    """The directories of PYTHONPATH, which Python searches first."""
+    entries = environment.get("PYTHONPATH", "").split(":") if environment.get("PYTHONPATH") else []
+    paths = [os.path.normpath(os.path.join(directory, entry)) for entry in entries]
+    return [path for path in paths if os.path.isdir(path)]

@@ -12,17 +12,25 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import At
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import import_module, load_file
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System
-from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject, LoadError, Process
+from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import (
+    LoadedObject,
+    LoadError,
+    Process,
+    SymbolTables,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the plan tried, which of its modules are not there, and what is loaded after it, in load order."""
+    """What the plan tried, which of its modules are not there, what is loaded after it, in load order, and the
+    process at that time.
+    """
 
     attempts: list[Attempt]
     absent_modules: list[str]
     loaded: list[LoadedObject]
+    process: Process
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ class Simulation:
     import_path: Sequence[str]
     imports: Sequence[str]
     load: Sequence[str]
+    # With these, loading fails for undefined symbols too; they are read once for all runs.
+    symbols: SymbolTables | None = None
 
     def run(self, hidden: frozenset[str] = frozenset()) -> Outcome:
         """Predict it, with ``hidden`` canonical paths treated as absent. Raises VenvError when Python cannot start."""
@@ -50,14 +60,17 @@ class Simulation:
                 self.venv.version,
                 environment=self.environment,
                 hidden=hidden,
+                standard_library=self.venv.standard_library,
             )
             attempts += plan or []
             absent += [name] if plan is None else []
         attempts += [load_file(process, target) for target in self.load]
-        return Outcome(attempts, absent, list(process.loaded))
+        return Outcome(attempts, absent, list(process.loaded), process)
 
     def _start(self, hidden: frozenset[str]) -> Process:
-        process = Process(self.system, environment=self.environment, cwd=self.directory, hidden=hidden)
+        process = Process(
+            self.system, environment=self.environment, cwd=self.directory, hidden=hidden, symbols=self.symbols
+        )
         try:
             process.start(self.venv.python)
         except (LoadError, ElfError) as error:

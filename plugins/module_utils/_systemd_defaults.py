@@ -50,8 +50,9 @@ def base_environment(user: str | None, invocation: str) -> dict[str, str]:
 def user_variables(user: str) -> dict[str, str]:
     """Return what systemd says about the user; empty for one that this host does not have."""
     try:
-        entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-    except KeyError:
+        number = user.isascii() and user.isdigit()
+        entry = pwd.getpwuid(int(user)) if number else pwd.getpwnam(user)
+    except (KeyError, OverflowError):
         return {}
     variables = {"USER": entry.pw_name, "LOGNAME": entry.pw_name}
     # systemd gives neither a home nor a shell that only says that the account has none.
@@ -60,6 +61,12 @@ def user_variables(user: str) -> dict[str, str]:
     if entry.pw_shell and Path(entry.pw_shell).name not in _NO_LOGIN:
         variables["SHELL"] = entry.pw_shell
     return variables
+
+
+def default_limit(name: str) -> str | None:
+    """Return what systemd-system.conf(5) says for ``DefaultLimit<name>=``; None when it says nothing."""
+    values = _manager_values(f"DefaultLimit{name}")
+    return values[-1] if values else None
 
 
 def _manager_values(key: str) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_defaults import (
     base_environment,
+    default_limit,
     environment_of_manager,
     user_variables,
 )
@@ -321,6 +322,15 @@ def _limits(settings: _Settings, notes: list[str]) -> dict[str, tuple[int, int]]
             else:
                 limits[key] = (pair[0], pair[1])
     return limits
+
+
+def manager_limit(name: str) -> tuple[int, int] | None:
+    """Return (soft, hard) of a limit such as ``MEMLOCK`` that this host's systemd.conf gives to services whose unit
+    does not set it; None where it gives none.
+    """
+    soft, _colon, hard = (default_limit(name) or "").partition(":")
+    pair = (_limit(soft), _limit(hard or soft))
+    return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
 
 
 def _limit(text: str) -> int | None:

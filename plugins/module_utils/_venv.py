@@ -40,6 +40,18 @@ class Venv:
         """Major and minor version, as in ``python3.11``."""
         return ".".join(self.version.split(".")[:2])
 
+    @property
+    def standard_library(self) -> tuple[str, ...]:
+        """Directories of the base interpreter's standard library, its extension modules' last; empty where there
+        are none.
+        """
+        prefix = os.path.dirname(os.path.dirname(self.python))
+        name = f"python{self.feature_version}"
+        found = [os.path.join(prefix, lib, name) for lib in ("lib", "lib64")]
+        found = [directory for directory in found if os.path.isfile(os.path.join(directory, "os.py"))]
+        compiled = [os.path.join(prefix, lib, name, "lib-dynload") for lib in ("lib", "lib64")]
+        return tuple(dict.fromkeys((*found, *filter(os.path.isdir, compiled if found else ()))))
+
 
 def open_venv(path: str) -> Venv:
     """Read the venv at ``path``. Raises VenvError for what is not a venv, or is one that cannot run."""

@@ -9,36 +9,23 @@ Source of the formats: PyPA specifications "Recording installed projects" and "C
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical, open_regular
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Record, read_record
 
-# Larger than the largest honest METADATA (a long README) and RECORD (a hundred thousand rows) by far.
+# Larger than the largest honest METADATA (a long README) by far.
 _METADATA_LIMIT = 16 * 1024 * 1024
-_RECORD_LIMIT = 256 * 1024 * 1024
 _CODE = (".py", ".pyi", ".cubin", ".fatbin", ".ptx", ".bc", ".a", ".pth")
-_SHA256 = re.compile(r"[\w-]{43}$", re.ASCII)
+_END_OF_HEADERS = re.compile(r"\n\r?\n")
 _LIBRARY = re.compile(r"lib[^/]*\.so(\.[\w.]+)?$")
-
-
-class Row(NamedTuple):
-    """One line of RECORD: absolute path, digest as spelled there (URL-safe base64 of SHA-256), size in bytes.
-
-    The last two are None where RECORD does not tell.
-    """
-
-    path: str
-    digest: str | None
-    size: int | None
 
 
 class Damage(NamedTuple):
@@ -57,13 +44,18 @@ class Distribution:
     path: str
     site_packages: str
     requires: list[str] = field(default_factory=list)
-    files: list[Row] = field(default_factory=list)
+    files: Record = field(default_factory=Record)
     installer: str = ""
 
     @property
     def pin(self) -> str:
         """``name==version``, as a requirements file says it."""
         return f"{self.name}=={self.version}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, as its RECORD says."""
+        return sum(row.size or 0 for row in self.files)
 
 
 @dataclass
@@ -74,13 +66,24 @@ class Installed:
     damages: list[Damage]
 
     def __post_init__(self) -> None:
-        self._owners: dict[str, list[Distribution]] = {}
+        # By directory and name: a table of whole paths would be the largest thing that the facts keep.
+        self._owners: dict[str, dict[str, tuple[Distribution, ...]]] = {}
+        self._libraries: dict[str, list[Distribution]] = {}
+        several: dict[str, None] = {}
         for distribution in self.distributions:
-            for row in distribution.files:
-                owners = self._owners.setdefault(row.path, [])
-                if distribution not in owners[-1:]:
-                    owners.append(distribution)
-        self._libraries = {path: owners for path, owners in self._owners.items() if is_shared_object(path)}
+            alone = (distribution,)
+            for directory, name in distribution.files.places():
+                owned = self._owners.get(directory)
+                if owned is None:
+                    owned = self._owners[directory] = {}
+                owners = owned.setdefault(name, alone)
+                if owners[-1] is not distribution:
+                    owned[name] = (*owners, distribution)
+                    several[f"{directory}/{name}"] = None
+                if ".so" in name and is_shared_object(name):
+                    self._libraries[f"{directory}/{name}"] = list(owned[name])
+        claims = {path: self.owners(path) for path in several}
+        self._shared = {path: owners for path, owners in claims.items() if len({owner.name for owner in owners}) > 1}
 
     @property
     def versions(self) -> dict[str, str]:
@@ -92,19 +95,23 @@ class Installed:
 
     def owners(self, path: str) -> list[Distribution]:
         """Distributions whose RECORD lists this absolute path, directories spelled as links or resolved."""
-        return self._owners.get(path) or self._owners.get(canonical(path), [])
+        return list(self._owned(path) or self._owned(canonical(path)))
+
+    def _owned(self, path: str) -> tuple[Distribution, ...]:
+        directory, _slash, name = path.rpartition("/")
+        return self._owners.get(directory, {}).get(name, ())
+
+    def directories(self) -> Mapping[str, Mapping[str, tuple[Distribution, ...]]]:
+        """By absolute directory, the names of its files that distributions own, and those."""
+        return self._owners
 
     def shared(self) -> dict[str, list[Distribution]]:
         """Paths that distributions of different names claim."""
-        return {
-            path: owners
-            for path, owners in self._owners.items()
-            if len(owners) > 1 and len({owner.name for owner in owners}) > 1
-        }
+        return self._shared
 
     def digests(self, path: str) -> set[str | None]:
         """The digests that the owners of a path recorded: more than one when they differ."""
-        return {row.digest for owner in self._owners.get(path, []) for row in owner.files if row.path == path}
+        return {row.digest for owner in self._owned(path) for row in owner.files.rows_of(path)}
 
     def libraries(self) -> dict[str, list[Distribution]]:
         """Owned paths named like shared objects (``*.so``, ``*.so.N``) and their owners."""
@@ -158,11 +165,10 @@ def _read_dist_info(path: str, site_packages: str, root: str, damages: list[Dama
     distribution = _read_metadata(os.path.join(path, "METADATA"), path, site_packages, damages)
     record = os.path.join(path, "RECORD")
     try:
-        text = _read_text(record, _RECORD_LIMIT)
+        distribution.files, reason = read_record(record, root)
     except (OSError, ValueError) as error:
         damages.append(Damage(record, _reason(error)))
     else:
-        distribution.files, reason = _parse_record(text, root)
         if reason:
             damages.append(Damage(record, reason))
     try:
@@ -185,28 +191,46 @@ def _read_metadata(file: str, path: str, site_packages: str, damages: list[Damag
     name, _dash, version = stem.partition("-")
     requires: list[str] = []
     try:
-        headers = HeaderParser().parsestr(_read_text(file, _METADATA_LIMIT))
+        headers = _headers(_read_text(file, _METADATA_LIMIT))
     except (OSError, ValueError) as error:
         damages.append(Damage(file, _reason(error)))
     else:
-        missing = [key for key in ("Name", "Version") if not str(headers.get(key, "")).strip()]
+        found = {key: headers.get(key.lower(), [""])[0] for key in ("Name", "Version")}
+        missing = [key for key, value in found.items() if not value]
         if missing:
             damages.append(Damage(file, f"has no {' and no '.join(missing)}"))
-        name = str(headers.get("Name", "")).strip() or name
-        version = str(headers.get("Version", "")).strip() or version
-        requires = [" ".join(str(value).split()) for value in headers.get_all("Requires-Dist", [])]
+        name, version = found["Name"] or name, found["Version"] or version
+        requires = [" ".join(value.split()) for value in headers.get("requires-dist", [])]
     return Distribution(normalise(name), version, path, site_packages, requires)
 
 
 def _read_text(path: str, limit: int) -> str:
     """The whole file. Never opens what could block (a FIFO) and never reads more than ``limit`` bytes."""
     with open_regular(path) as stream:
-        if os.fstat(stream.fileno()).st_size > limit:
+        size = os.fstat(stream.fileno()).st_size
+        if size > limit:
             raise ValueError(f"is larger than {limit} bytes")
-        data = stream.read(limit)
+        # Not the limit itself: so much memory would be asked for, for each file.
+        data = stream.read(size)
     if b"\0" in data:
         raise ValueError("is not text")
     return data.decode("utf-8", errors="strict")
+
+
+def _headers(text: str) -> dict[str, list[str]]:
+    """Core metadata's headers by lower-case name. What follows them is a README, a hundred times as long."""
+    found: dict[str, list[str]] = {}
+    values: list[str] = []
+    for line in _END_OF_HEADERS.split(text, maxsplit=1)[0].splitlines():
+        if line.startswith((" ", "\t")):
+            values[-1:] = [" ".join((*values[-1:], line.strip()))]
+        else:
+            name, colon, value = line.partition(":")
+            if not colon:
+                break
+            values = found.setdefault(name.lower(), [])
+            values.append(value.strip())
+    return found
 
 
 def _reason(error: Exception) -> str:
@@ -215,46 +239,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return "is missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
     return str(error)
-
-
-def _parse_record(text: str, root: str) -> tuple[list[Row], str]:
-    """The rows of a RECORD and, in words, what is wrong with the others (empty when nothing is)."""
-    rows: list[Row] = []
-    bad: list[int] = []
-    prefix = root + "/"
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line:
-            continue
-        fields = line.split(",") if '"' not in line else next(csv.reader([line]), [])
-        row = _parse_row(fields, prefix)
-        if row is None:
-            bad.append(number)
-        else:
-            rows.append(row)
-    if not text.strip():
-        return rows, "is empty"
-    if bad:
-        return rows, f"has {len(bad)} unreadable line(s), the first is line {bad[0]}"
-    return rows, ""
-
-
-def _parse_row(fields: list[str], prefix: str) -> Row | None:
-    if len(fields) != 3 or not fields[0]:
-        return None
-    path, digest, size = fields
-    if path[0] == "/" or ".." in path or "//" in path or "./" in path:
-        path = canonical(os.path.join(prefix, path))
-    else:
-        path = prefix + path
-    recorded = None
-    if digest.startswith("sha256="):
-        recorded = digest[7:]
-        if not _SHA256.match(recorded):
-            return None
-    # Nineteen digits hold every file size; Python refuses to convert thousands of them.
-    if size and not (size.isascii() and size.isdigit() and len(size) <= 19):
-        return None
-    return Row(path, recorded, int(size) if size else None)
 
 
 def record_digest(sha256: str) -> str:

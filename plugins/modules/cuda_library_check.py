@@ -11,12 +11,16 @@ short_description: Load Python modules and CUDA libraries exactly as a service w
 version_added: 0.1.0
 description:
   - Imports modules and opens shared libraries with the interpreter of a virtual environment, in a
-    process of its own that has the user, environment, working directory, umask and limits of a systemd unit.
+    process of its own that has the user, environment, working directory, limits and sandbox of a systemd unit.
   - The unit does not have to be installed, so that a new release can be proved before the running
     service is touched.
   - Whatever the loaded code does is a result with a name. An import that fails, crashes the interpreter,
     exits, hangs, forks, or prints does not disturb the check, and no process that it started stays behind.
   - The loader's own words are kept, and turned into problems that say what is wrong, where, and what to do.
+    Where a directive of the unit is the cause, it is named.
+  - What was loaded is compared with what M(gpufleet.dflash.cuda_wheel_facts) predicts.
+  - With O(running) or O(pid) it loads nothing and looks at what a service or any process has mapped,
+    so that code that was replaced under it is found.
 extends_documentation_fragment:
   - gpufleet.dflash.attributes
 attributes:
@@ -30,9 +34,10 @@ attributes:
     support: full
 options:
   venv:
-    description: The virtual environment, by the directory that holds C(bin/python).
+    description:
+      - The virtual environment, by the directory that holds C(bin/python).
+      - Required, except with O(running) and O(pid), where the default is the one that the process was started from.
     type: path
-    required: true
   imports:
     description: Modules to import, in this order.
     type: list
@@ -51,8 +56,17 @@ options:
       - The systemd service unit whose process is imitated, by name, or by the absolute path of a unit
         file that need not be installed.
       - Drop-ins count, those beside the file and those that the host has for a unit of this name.
-      - The sandbox of the unit is not imitated.
+      - Where systemd is the first process and the task has root's rights, systemd makes the process, with all
+        directives of the unit that are about its sandbox and its limits. Elsewhere the process is a child of the task,
+        with the unit's user, environment, working directory, umask and limits, and RV(sandbox_reason) says why.
+      - Directories that C(StateDirectory=) and its like make for it and that did not exist are removed again.
+      - O(unit) is a name with O(running).
     type: str
+  sandbox:
+    description: Whether to use the sandbox of O(unit).
+    type: bool
+    default: true
+    version_added: 0.2.0
   environment:
     description:
       - Environment of the process, besides what systemd gives every process (C(PATH), C(LANG), C(USER),
@@ -75,6 +89,43 @@ options:
       - Seconds that all loads together may take. Importing a large engine from a cold disk takes a minute.
     type: float
     default: 300
+  trace:
+    description:
+      - Whether to ask the loader (C(LD_DEBUG=files,libs)) by which rule it found each library, and for which object.
+      - Loading takes a little longer then.
+    type: bool
+    default: false
+    version_added: 0.2.0
+  clean_host:
+    description:
+      - Whether to load everything a second time with a loader that ignores C(/etc/ld.so.cache), as a host would that
+        has none of this host's system CUDA. What works only here is an error, V(resolved-outside-venv).
+      - Needs glibc 2.33. What lies in the loader's default directories is still found.
+    type: bool
+    default: false
+    version_added: 0.2.0
+  require_cuda:
+    description: Whether it is an error when C(torch), which has to be among O(imports), sees no GPU.
+    type: bool
+    default: false
+    version_added: 0.2.0
+  device_count:
+    description: How many GPUs C(torch) has to see, neither more nor fewer.
+    type: int
+    version_added: 0.2.0
+  running:
+    description:
+      - Whether to look at the processes of O(unit) instead of loading anything, all those of its control group.
+      - Needs root's rights.
+    type: bool
+    default: false
+    version_added: 0.2.0
+  pid:
+    description:
+      - Look at this process and its descendants instead of loading anything, such as a training job.
+      - Needs root's rights, or those of the process's owner.
+    type: int
+    version_added: 0.2.0
   require:
     description:
       - Whether the task fails when anything cannot be loaded.
@@ -100,6 +151,26 @@ EXAMPLES = r"""
     imports: [torch, sgl_kernel]
     dlopen: [libcudnn.so.9, libnvrtc.so.13]
 
+- name: Refuse a host on which torch does not see its eight GPUs, and say why
+  gpufleet.dflash.cuda_library_check:
+    venv: /opt/dflash/venvs/4f1c9a
+    unit: sglang-dflash-main.service
+    imports: [torch]
+    device_count: 8
+
+- name: Does the service still run what is installed?
+  gpufleet.dflash.cuda_library_check:
+    unit: sglang-dflash-main.service
+    running: true
+  register: mapped
+  failed_when: mapped is failed or mapped.restart_needed
+
+- name: Would it load on a host that has no CUDA of its own?
+  gpufleet.dflash.cuda_library_check:
+    venv: /opt/dflash/venvs/4f1c9a
+    imports: [torch]
+    clean_host: true
+
 - name: Look at an environment that has no unit
   gpufleet.dflash.cuda_library_check:
     venv: /srv/inference/.venv
@@ -118,7 +189,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ok:
-  description: Whether everything was loaded.
+  description:
+    - Whether everything was loaded, also on a clean host where that was asked for, and the GPUs that are required are
+      there. V(true) with O(running) and O(pid).
   returned: success or when something cannot be loaded
   type: bool
 imports:
@@ -200,6 +273,129 @@ libraries:
     version:
       description: The version of that distribution.
       type: str
+    rule:
+      description:
+        - The rule by which the loader found it, V(rpath), V(ld_library_path), V(runpath), V(cache), V(default) or
+          V(path). V(null) without O(trace).
+      type: str
+    needed_by:
+      description: The object that needed or opened it. V(null) without O(trace).
+      type: str
+differences:
+  description:
+    - The CUDA libraries that are not mapped as M(gpufleet.dflash.cuda_wheel_facts) predicts for the same
+      O(imports), O(dlopen) and environment.
+    - V(null) when the process did not reach its end, or nothing can be predicted.
+    - Files are compared by their real paths, and by device and inode.
+  returned: success or when something cannot be loaded, without O(running) and O(pid)
+  type: list
+  elements: dict
+  contains:
+    difference:
+      description: V(unexpected-origin), V(not-loaded) or V(not-predicted).
+      type: str
+    soname:
+      description: The library.
+      type: str
+    path:
+      description: The file that is mapped, or V(null).
+      type: str
+    predicted:
+      description: The file that was predicted, or V(null).
+      type: str
+    rule:
+      description: The rule by which it was predicted, or V(null).
+      type: str
+torch:
+  description:
+    - What C(torch) says, V(null) when it is not among O(imports) or was not imported.
+  returned: success or when something cannot be loaded, without O(running) and O(pid)
+  type: dict
+  contains:
+    version:
+      description: Its version.
+      type: str
+    cuda:
+      description: The CUDA version that it is built for, V(null) for a build without CUDA.
+      type: str
+    is_available:
+      description: What C(torch.cuda.is_available()) says.
+      type: bool
+    device_count:
+      description: The number of GPUs that it sees.
+      type: int
+    devices:
+      description: The GPUs.
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: Its name.
+          type: str
+        capability:
+          description: Its compute capability, such as V(9.0).
+          type: str
+        memory:
+          description: Its memory in bytes.
+          type: int
+        product:
+          description: V(ok) when two small matrices were multiplied on it, or the error.
+          type: str
+    error:
+      description: What CUDA's initialisation says when no GPU is available, or V(null).
+      type: str
+clean_host:
+  description: What came of the same loads without C(/etc/ld.so.cache).
+  returned: with O(clean_host)
+  type: dict
+  contains:
+    ok:
+      description: Whether everything was loaded.
+      type: bool
+    imports:
+      description: As RV(imports).
+      type: list
+      elements: dict
+    dlopen:
+      description: As RV(dlopen).
+      type: list
+      elements: dict
+restart_needed:
+  description: Whether the processes have files mapped that are not those on disk, or of another environment.
+  returned: with O(running) or O(pid)
+  type: bool
+stale:
+  description: Those files.
+  returned: with O(running) or O(pid)
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file.
+      type: str
+    reason:
+      description: V(replaced), V(deleted) or V(other-environment).
+      type: str
+    pids:
+      description: The processes that have it mapped.
+      type: list
+      elements: int
+processes:
+  description: The processes that were looked at.
+  returned: with O(running) or O(pid)
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: Its number.
+      type: int
+    command:
+      description: Its command line, shortened.
+      type: str
+venv:
+  description: The environment that the processes should run from, V(null) when they were started from none.
+  returned: with O(running) or O(pid)
+  type: str
 problems:
   description: What is wrong, errors first. Empty when all is well.
   returned: success or when something cannot be loaded
@@ -211,8 +407,11 @@ problems:
         - The name of the kind of problem.
         - Errors are V(missing-library), V(driver-missing), V(undefined-symbol), V(altered-file),
           V(glibc-too-old),
-          V(libstdcxx-too-old), V(access-denied), V(import-failed), V(load-timeout) and V(interpreter-died).
-        - Warnings are V(resolved-outside-venv), V(duplicate-soname) and V(environment-malformed).
+          V(libstdcxx-too-old), V(access-denied), V(import-failed), V(load-timeout), V(interpreter-died),
+          V(preload-stops) and V(cuda-unavailable), and those of M(gpufleet.dflash.cuda_host_facts) that keep CUDA from
+          a GPU.
+        - Warnings are V(resolved-outside-venv), V(duplicate-soname), V(mixed-cuda-majors), V(stale-map) and
+          V(environment-malformed).
       type: str
     severity:
       description: V(error) or V(warning).
@@ -265,6 +464,14 @@ user:
   description: The account that the process ran as.
   returned: success or when something cannot be loaded
   type: str
+sandbox:
+  description: Whether the process was in the sandbox of O(unit).
+  returned: success or when something cannot be loaded, without O(running) and O(pid)
+  type: bool
+sandbox_reason:
+  description: Why it was not, although there is a unit, or V(null).
+  returned: success or when something cannot be loaded, without O(running) and O(pid)
+  type: str
 ld_library_path:
   description: The directories of the process's LD_LIBRARY_PATH.
   returned: success or when something cannot be loaded
@@ -272,7 +479,7 @@ ld_library_path:
   elements: str
 unit:
   description: The unit that was imitated.
-  returned: with O(unit)
+  returned: with O(unit), without O(running)
   type: dict
   contains:
     name:
@@ -311,15 +518,22 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import VenvE
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "venv": {"type": "path", "required": True},
+            "venv": {"type": "path"},
             "imports": {"type": "list", "elements": "str", "default": []},
             "dlopen": {"type": "list", "elements": "str", "default": []},
             "unit": {"type": "str"},
+            "sandbox": {"type": "bool", "default": True},
             "environment": {"type": "dict"},
             "user": {"type": "str"},
             "group": {"type": "str"},
             "working_directory": {"type": "path"},
             "timeout": {"type": "float", "default": 300},
+            "trace": {"type": "bool", "default": False},
+            "clean_host": {"type": "bool", "default": False},
+            "require_cuda": {"type": "bool", "default": False},
+            "device_count": {"type": "int"},
+            "running": {"type": "bool", "default": False},
+            "pid": {"type": "int"},
             "require": {"type": "bool", "default": True},
         },
         mutually_exclusive=[
@@ -327,12 +541,19 @@ def main() -> None:
             ("unit", "user"),
             ("unit", "group"),
             ("unit", "working_directory"),
+            ("unit", "pid"),
         ],
         supports_check_mode=True,
     )
-    require = module.params.pop("require")
-    request = CheckRequest(**module.params)
+    options = dict(module.params)
+    require, running, pid = (options.pop(name) for name in ("require", "running", "pid"))
     try:
+        if running or pid is not None:
+            # Not needed otherwise: modules are shipped as text, and compiling them takes its time.
+            from ansible_collections.gpufleet.dflash.plugins.module_utils._running import check_running
+
+            module.exit_json(changed=False, **check_running(options["venv"], options["unit"], pid))
+        request = CheckRequest(**{**options, "venv": options["venv"] or ""})
         result = check(request)
     except (CheckError, UnitError, VenvError) as error:
         module.fail_json(msg=str(error))

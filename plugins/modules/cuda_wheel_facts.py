@@ -90,6 +90,26 @@ options:
     type: str
     choices: [size, hash, none]
     default: size
+  deep:
+    description:
+      - Looks further than the dynamic sections, which takes a second or two for a whole torch.
+      - Undefined symbols. What is loaded together is linked as the loader would do it, with the same scopes and
+        symbol versions, and a symbol that nothing defines is V(undefined-symbol), with the loader's words.
+      - Device code. For which GPUs each library was compiled is in RV(venvs.architectures), and is compared with
+        O(compute_capabilities).
+      - Names for dlopen. Which libraries a library may load by itself is in RV(venvs.dlopens). One that only the host
+        has although it is a part of a wheel's library is V(host-sublibrary).
+    type: bool
+    default: false
+    version_added: 0.2.0
+  compute_capabilities:
+    description:
+      - The compute capabilities of the host's GPUs, such as V(["9.0", "12.0"]), for O(deep).
+      - Without it C(nvidia-smi) is asked, which comes with the driver. An empty list asks nobody and judges no device
+        code.
+    type: list
+    elements: str
+    version_added: 0.2.0
   detail:
     description:
       - V(summary) returns the objects that belong to a distribution or to CUDA, V(full) also all others,
@@ -149,6 +169,12 @@ EXAMPLES = r"""
   gpufleet.dflash.cuda_wheel_facts:
     venv: /opt/sglang/venv
     lock: locks/serving.txt
+
+- name: See whether this environment has code for the next GPUs, on any host
+  gpufleet.dflash.cuda_wheel_facts:
+    venv: /opt/sglang/venv
+    deep: true
+    compute_capabilities: ["12.0"]
 
 - name: Compare every installed file with its recorded hash
   gpufleet.dflash.cuda_wheel_facts:
@@ -261,6 +287,20 @@ venvs:
         sha256:
           description: Digest of the content, null for a file above 16 MiB.
           type: str
+    architectures:
+      description:
+        - For which GPUs the device code of each distribution was compiled, null without O(deep). For each object, by
+          its path, with O(detail=full).
+        - V(sass) is machine code, which runs on GPUs of the same major compute capability and the same or a newer
+          minor; V(ptx) is compiled on any newer GPU. 90 stands for 9.0.
+      type: dict
+      sample: {torch: {sass: [75, 80, 86, 90, 100, 120], ptx: []}}
+    dlopens:
+      description:
+        - Names of libraries in the data of the CUDA distributions' libraries, which may be loaded at some time; null
+          without O(deep). For each object, by its path, with O(detail=full).
+      type: dict
+      sample: {nvidia-cublas: [libcuda.so.1, libnvrtc.so.13]}
     lock:
       description: The difference from O(lock), null without one.
       type: dict
@@ -373,6 +413,8 @@ ARGUMENT_SPEC = {
     "lock": {"type": "str"},
     "lock_content": {"type": "str"},
     "verify": {"type": "str", "choices": ["size", "hash", "none"], "default": "size"},
+    "deep": {"type": "bool", "default": False},
+    "compute_capabilities": {"type": "list", "elements": "str"},
     "detail": {"type": "str", "choices": ["summary", "full"], "default": "summary"},
 }
 

@@ -9,6 +9,7 @@ import json
 import shlex
 import subprocess
 import time
+from pathlib import Path
 from typing import Any, Callable
 
 UNIT = "sglang-dflash-tiny.service"
@@ -27,6 +28,7 @@ class BootedHost:
     """One container with systemd."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.container = f"dflash-test-{name}"
 
     def run(self, command: str, check: bool = True) -> str:
@@ -39,6 +41,18 @@ class BootedHost:
         )
         assert not check or process.returncode == 0, f"{command}: {process.stdout}{process.stderr}{self.journal()}"
         return process.stdout.strip()
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file on the host."""
+        self._receive(path, text.encode())
+
+    def copy(self, source: Path, path: str) -> None:
+        """Copy a file of this machine to the host."""
+        self._receive(path, source.read_bytes())
+
+    def _receive(self, path: str, content: bytes) -> None:
+        command = ["podman", "exec", "--interactive", self.container, "sh", "-c", f"cat > {shlex.quote(path)}"]
+        subprocess.run(command, input=content, check=True, capture_output=True)
 
     def journal(self) -> str:
         """The last lines of the service's journal, for the message of a test that fails."""

@@ -10,6 +10,7 @@ import os
 import random
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 EM_386 = 3
@@ -24,7 +25,14 @@ _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 14, 15, 29
 _DT_VERSYM, _DT_FLAGS_1 = 0x6FFFFFF0, 0x6FFFFFFB
 _DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK = 1, 2, 3, 0x6474E551
+_DT_RELA, _DT_RELASZ, _DT_RELAENT, _DT_REL, _DT_RELSZ, _DT_RELENT = 7, 8, 9, 17, 18, 19
+_DT_PLTGOT, _DT_PLTRELSZ, _DT_PLTREL, _DT_JMPREL, _DT_GNU_HASH = 3, 2, 20, 23, 0x6FFFFEF5
 _SHN_ABS = 0xFFF1
+
+STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
+STV_DEFAULT, STV_HIDDEN, STV_PROTECTED = 0, 2, 3
+# The relocations for data (GLOB_DAT) and for a call (JUMP_SLOT).
+_RELOCATIONS = {EM_386: (6, 7), EM_X86_64: (6, 7), EM_AARCH64: (1025, 1026)}
 
 
 def host_machine() -> int:
@@ -40,6 +48,33 @@ def elf_hash(name: bytes) -> int:
         high = value & 0xF0000000
         value = (value ^ high >> 24) & ~high
     return value
+
+
+def gnu_hash(name: bytes) -> int:
+    """Return the hash of a symbol's name that DT_GNU_HASH uses."""
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) % 2**32
+    return value
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One dynamic symbol: defined as an absolute function, or wanted from others.
+
+    ``version`` is one of the file's version_defs for a definition, one of its version_needs for a reference;
+    ``hidden_version`` is name@VERSION instead of name@@VERSION. ``relocation`` is "data", "call" or None for a
+    reference that nothing uses.
+    """
+
+    name: str
+    wanted: bool = False
+    version: str | None = None
+    hidden_version: bool = False
+    binding: int = STB_GLOBAL
+    visibility: int = STV_DEFAULT
+    kind: int = 2
+    relocation: str | None = "data"
 
 
 class _Strings:
@@ -66,7 +101,8 @@ def write_elf(
     interpreter: str | None = None,
     version_needs: Mapping[str, Sequence[tuple[str, bool]]] | None = None,
     version_defs: Sequence[str] = (),
-    symbols: Sequence[str] = (),
+    symbols: Sequence[str | Symbol] = (),
+    hash_style: str = "sysv",
     bits: int = 64,
     byteorder: str = "little",
     machine: int | None = None,
@@ -74,8 +110,8 @@ def write_elf(
     with_dynamic: bool = True,
     with_segment: bool = True,
 ) -> Path:
-    """Write a loadable ELF file and return its path; its directories are made. ``symbols`` are defined,
-    absolute functions.
+    """Write a loadable ELF file and return its path; its directories are made. A symbol that is only a name is a
+    defined, absolute function. ``hash_style`` is sysv, gnu or both.
 
     ``version_needs`` maps a file to (version, weak) pairs; ``version_defs`` are written in order, the first
     as the base.
@@ -91,9 +127,15 @@ def write_elf(
     if flags_1:
         tags.append((_DT_FLAGS_1, flags_1))
 
-    symbol_names = [strings.add(name) for name in symbols]
+    all_symbols = [Symbol(each) if isinstance(each, str) else each for each in symbols]
+    buckets = max(1, len(all_symbols) // 2)
+    if hash_style != "sysv":
+        # Wanted symbols first, then the hashed ones by bucket.
+        all_symbols.sort(key=lambda each: (not each.wanted, gnu_hash(os.fsencode(each.name)) % buckets))
+    symbol_names = [strings.add(each.name) for each in all_symbols]
     symbol_count = 1 + len(symbols)
-    needs = _version_needs(version_needs or {}, strings, order)
+    first_need = max(2, len(version_defs) + 1)
+    needs = _version_needs(version_needs or {}, strings, order, first_need)
     definitions = _version_defs(version_defs, strings, order)
 
     header_size, program_header_size, symbol_size = (64, 56, 24) if wide else (52, 32, 16)
@@ -101,18 +143,38 @@ def write_elf(
     interpreter_offset = header_size + segments * program_header_size
     interpreter_raw = os.fsencode(interpreter) + b"\0" if interpreter is not None else b""
     has_versions = bool(needs or definitions)
-    entries = len(tags) + 5 + (1 if has_versions else 0) + (2 if needs else 0) + (2 if definitions else 0) + 1
+    used = [(index, each) for index, each in enumerate(all_symbols, 1) if each.wanted and each.relocation]
+    data = [index for index, each in used if each.relocation == "data"]
+    calls = [index for index, each in used if each.relocation == "call"]
+    hashes = 2 if hash_style == "both" else 1
+    entries = len(tags) + 4 + hashes + (1 if has_versions else 0) + (2 if needs else 0) + (2 if definitions else 0) + 1
+    entries += (3 if data else 0) + (4 if calls else 0)
     dynamic_offset = _align(interpreter_offset + len(interpreter_raw))
     dynamic_size = entries * struct.calcsize(order + 2 * word)
     hash_table = struct.pack(f"{order}II{1 + symbol_count}I", 1, symbol_count, *_hash_chain(symbol_count))
-    version_symbols = struct.pack(f"{order}{symbol_count}H", *[0] + [1] * len(symbols)) if has_versions else b""
+    numbers = {name: number for number, name in enumerate(version_defs, 1)}
+    wanted_numbers = dict(
+        zip((v for each in (version_needs or {}).values() for v, _weak in each), range(first_need, 999))
+    )
+    indexes = [
+        (wanted_numbers if each.wanted else numbers).get(each.version or "", 1) | (0x8000 if each.hidden_version else 0)
+        for each in all_symbols
+    ]
+    version_symbols = struct.pack(f"{order}{symbol_count}H", 0, *indexes) if has_versions else b""
 
     image: list[tuple[int, bytes]] = [(interpreter_offset, interpreter_raw)]
     offset = dynamic_offset + dynamic_size
     placed = {}
-    symbol_table = b"".join(_symbol(order, wide, name) for name in [None, *symbol_names])
+    symbol_table = _symbol(order, wide, None, None) + b"".join(
+        _symbol(order, wide, each, name) for each, name in zip(all_symbols, symbol_names)
+    )
+    relocation_size = struct.calcsize(order + word) * (3 if wide else 2)
     for name, raw in (
+        ("got", bytes(8 * (len(used) + 3))),
+        ("data", bytes(len(data) * relocation_size)),
+        ("calls", bytes(len(calls) * relocation_size)),
         ("hash", hash_table),
+        ("gnu hash", _gnu_hash_table(all_symbols, buckets, order, wide)),
         ("symbols", symbol_table),
         ("versym", version_symbols),
         ("verneed", needs),
@@ -125,8 +187,29 @@ def write_elf(
         offset += len(raw)
     total = offset
 
+    kinds = _RELOCATIONS.get(host_machine() if machine is None else machine, (6, 7))
+    for name, indexes, kind in (("data", data, kinds[0]), ("calls", calls, kinds[1])):
+        slot = placed["got"] + 24 + (8 * len(data) if name == "calls" else 0)
+        raw = b"".join(_relocation(order, wide, slot + 8 * number, index, kind) for number, index in enumerate(indexes))
+        image.append((placed[name], raw))
+    if data:
+        tags += [
+            (_DT_RELA if wide else _DT_REL, placed["data"]),
+            (_DT_RELASZ if wide else _DT_RELSZ, len(data) * relocation_size),
+            (_DT_RELAENT if wide else _DT_RELENT, relocation_size),
+        ]
+    if calls:
+        tags += [
+            (_DT_PLTGOT, placed["got"]),
+            (_DT_JMPREL, placed["calls"]),
+            (_DT_PLTRELSZ, len(calls) * relocation_size),
+            (_DT_PLTREL, _DT_RELA if wide else _DT_REL),
+        ]
+    if hash_style != "gnu":
+        tags.append((_DT_HASH, placed["hash"]))
+    if hash_style != "sysv":
+        tags.append((_DT_GNU_HASH, placed["gnu hash"]))
     tags += [
-        (_DT_HASH, placed["hash"]),
         (_DT_STRTAB, placed["strings"]),
         (_DT_SYMTAB, placed["symbols"]),
         (_DT_STRSZ, len(strings.data)),
@@ -167,12 +250,12 @@ def write_elf(
         0,
         0,
     )
-    data = bytearray(total)
+    content = bytearray(total)
     for start, raw in [(0, header + headers), *image]:
-        data[start : start + len(raw)] = raw
+        content[start : start + len(raw)] = raw
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(data)
+    target.write_bytes(content)
     return target
 
 
@@ -187,14 +270,41 @@ def _hash_chain(symbol_count: int) -> list[int]:
     return [1, 0, *range(2, symbol_count), 0]
 
 
-def _symbol(order: str, wide: bool, name: int | None) -> bytes:
+def _symbol(order: str, wide: bool, symbol: Symbol | None, name: int | None) -> bytes:
     layout = order + ("IBBHQQ" if wide else "IIIBBH")
-    if name is None:
+    if symbol is None:
         return bytes(struct.calcsize(layout))
-    global_function = 0x12
+    info = symbol.binding << 4 | symbol.kind
+    section, value = (0, 0) if symbol.wanted else (_SHN_ABS, 0x1000)
     if wide:
-        return struct.pack(layout, name, global_function, 0, _SHN_ABS, 0x1000, 8)
-    return struct.pack(layout, name, 0x1000, 8, global_function, 0, _SHN_ABS)
+        return struct.pack(layout, name, info, symbol.visibility, section, value, 8)
+    return struct.pack(layout, name, value, 8, info, symbol.visibility, section)
+
+
+def _relocation(order: str, wide: bool, address: int, symbol: int, kind: int) -> bytes:
+    if wide:
+        return struct.pack(order + "QQQ", address, symbol << 32 | kind, 0)
+    return struct.pack(order + "II", address, symbol << 8 | kind & 0xFF)
+
+
+def _gnu_hash_table(symbols: Sequence[Symbol], buckets: int, order: str, wide: bool) -> bytes:
+    """The table of the defined symbols, which stand last and sorted by bucket; one word of filter."""
+    bits = 64 if wide else 32
+    first = 1 + sum(each.wanted for each in symbols)
+    hashes = [gnu_hash(os.fsencode(each.name)) for each in symbols if not each.wanted]
+    mask = 0
+    for value in hashes:
+        mask |= 1 << value % bits | 1 << (value >> 5) % bits
+    heads = [0] * buckets
+    chains = []
+    for number, value in enumerate(hashes):
+        heads[value % buckets] = heads[value % buckets] or first + number
+        is_last = number + 1 == len(hashes) or hashes[number + 1] % buckets != value % buckets
+        chains.append(value & ~1 | is_last)
+    # As GNU ld writes a table without symbols.
+    head = struct.pack(order + "IIII", buckets, first if hashes else 1, 1, 5)
+    words = struct.pack(order + ("Q" if wide else "I"), mask)
+    return head + words + struct.pack(f"{order}{buckets}I", *heads) + struct.pack(f"{order}{len(chains)}I", *chains)
 
 
 def _program_header(order: str, wide: bool, kind: int, offset: int, size: int, alignment: int) -> bytes:
@@ -204,15 +314,20 @@ def _program_header(order: str, wide: bool, kind: int, offset: int, size: int, a
     return struct.pack(order + "IIIIIIII", kind, offset, offset, offset, size, size, read_write, alignment)
 
 
-def _version_needs(needs: Mapping[str, Sequence[tuple[str, bool]]], strings: _Strings, order: str) -> bytes:
+def _version_needs(
+    needs: Mapping[str, Sequence[tuple[str, bool]]], strings: _Strings, order: str, first_index: int
+) -> bytes:
     data = b""
+    indexes = iter(range(first_index, 0x7FFF))
     for number, (file, versions) in enumerate(needs.items(), 1):
         following = 0 if number == len(needs) else 16 + 16 * len(versions)
         data += struct.pack(order + "HHIII", 1, len(versions), strings.add(file), 16, following)
         for index, (version, weak) in enumerate(versions, 1):
             following = 0 if index == len(versions) else 16
             hashed = elf_hash(os.fsencode(version))
-            data += struct.pack(order + "IHHII", hashed, 2 if weak else 0, index + 1, strings.add(version), following)
+            data += struct.pack(
+                order + "IHHII", hashed, 2 if weak else 0, next(indexes), strings.add(version), following
+            )
     return data
 
 

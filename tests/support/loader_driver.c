@@ -4,6 +4,7 @@
  *
  * The program that shows what the real dynamic linker does. Each argument is one step:
  *   open:NAME          dlopen from the program
+ *   global:NAME        the same with RTLD_GLOBAL
  *   via:PATH=NAME      dlopen from the code of the library at PATH (loader_opener.c), which is opened first
  *   noload:NAME        dlopen with RTLD_NOLOAD
  *   chdir:DIRECTORY
@@ -59,6 +60,8 @@ int main(int argc, char **argv)
 
         if (strncmp(step, "open:", 5) == 0)
             report(dlopen(argument, RTLD_NOW));
+        else if (strncmp(step, "global:", 7) == 0)
+            report(dlopen(argument, RTLD_NOW | RTLD_GLOBAL));
         else if (strncmp(step, "noload:", 7) == 0)
             report(dlopen(argument, RTLD_NOW | RTLD_NOLOAD));
         else if (strncmp(step, "via:", 4) == 0)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadError, Process, System
+from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadError, Process, SymbolTables, System
 
 SOURCES = Path(__file__).parent
 PROGRAM = "loader_driver.c"
@@ -92,9 +92,11 @@ def ask_linker(
         else:
             answer.steps.append((kind, text))
     errors = os.fsdecode(finished.stderr)
-    started = re.search(r"error while loading shared libraries: (.*)|: (.*: version `.*)", errors)
+    started = re.search(
+        r"error while loading shared libraries: (.*)|: (.*: version `.*)|symbol lookup error: (.*)", errors
+    )
     if finished.returncode in (1, 127) and started:
-        answer.start_error = _with_errno_text(started[1] or started[2])
+        answer.start_error = _with_errno_text(started[1] or started[2] or started[3])
     elif finished.returncode != 0:
         raise AssertionError(f"the driver ended with {finished.returncode} after {answer.steps}: {errors}")
     answer.maps = [name for name in answer.maps if not re.match(r"linux-vdso(64)?\.so", name)]
@@ -114,9 +116,10 @@ def predict(
     cwd: Path,
     *,
     secure: bool = False,
+    symbols: SymbolTables | None = None,
 ) -> tuple[Answer, Process]:
     """Predict what ask_linker returns; the process tells more, such as the rules."""
-    process = Process(system, environment=environment, cwd=str(cwd), secure=secure)
+    process = Process(system, environment=environment, cwd=str(cwd), secure=secure, symbols=symbols)
     answer = Answer()
     try:
         process.start(str(program))
@@ -141,6 +144,6 @@ def _predict_step(process: Process, kind: str, argument: str) -> list[tuple[str,
         if kind == "via":
             path, _, argument = argument.partition("=")
             caller = process.dlopen(path)
-        return [("OK", process.dlopen(argument, caller).name)]
+        return [("OK", process.dlopen(argument, caller, rtld_global=kind == "global").name)]
     except LoadError as error:
         return [("ERR", error.message)]

@@ -191,3 +191,14 @@ def test_a_summary_stays_small(venv: Path) -> None:
     result = call({"venv": str(venv), "load": [f"libabsent{number}.so" for number in range(20)]})
 
     assert len(json.dumps(result["venvs"])) < 32 * 1024
+
+
+def test_deep_facts_and_a_wrong_capability(venv: Path) -> None:
+    answer = call({"venv": str(venv), "imports": [], "deep": True, "compute_capabilities": ["9.0"]}, check=True)
+    assert not answer["failed"]
+    assert answer["problems"] == []
+    assert "libcuda.so.1" in answer["venvs"][str(venv)]["dlopens"]["nvidia-cuda-runtime"]
+
+    answer = call({"venv": str(venv), "deep": True, "compute_capabilities": ["sm_90"]})
+    assert answer["failed"]
+    assert answer["msg"] == "no compute capability: compute_capabilities: 'sm_90': write it as '9.0'"

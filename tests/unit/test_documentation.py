@@ -176,7 +176,7 @@ def test_the_action_group_holds_every_module() -> None:
     assert runtime["action_groups"] == {"dflash": sorted(MODULES)}
 
 
-@pytest.mark.parametrize("module", ["cuda_wheel_facts", "cuda_library_check"])
+@pytest.mark.parametrize("module", ["cuda_wheel_facts", "cuda_library_check", "cuda_host_facts"])
 def test_modules_with_problems_point_to_the_page(module: str) -> None:
     tree = ast.parse((CHECKOUT / "plugins" / "modules" / f"{module}.py").read_text(encoding="utf-8"))
     (text,) = (

@@ -62,7 +62,7 @@ def test_torch_stops_preloading_without_a_word(torch_venv: Path) -> None:
     assert problem["distributions"] == ["nvidia-cuda-nvrtc"]
     assert problem["paths"] == [f"{site}/nvidia/cu13/lib/libcufile.so.0"]
     assert problem["evidence"] == "ValueError: libnvrtc.so.*[0-9] not found in the system path [...]"
-    assert commands(problem["fix"])[0].endswith("nvidia-cuda-nvrtc")
+    assert commands(problem["fix"])[0].endswith("nvidia-cuda-nvrtc==13.0.88"), "that of CUDA 13.0, as torch"
     assert {os.path.realpath(item["path"]) for item in facts["resolution"] if item["distribution"]} <= mapped
 
 

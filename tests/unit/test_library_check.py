@@ -17,7 +17,7 @@ import pytest
 from support import probe_venv
 from support.probe_venv import AS_ROOT, NOBODY, ProbeVenv, check, kept_out, kinds, write_unit
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils import _library_check, _probe_process
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _check_request, _library_check, _probe_process
 from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check import CheckError, CheckRequest
 
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can become another user")
@@ -137,6 +137,30 @@ def test_a_hang_ends_at_the_time_limit_and_shows_where(venv: ProbeVenv, source: 
         assert f"{path}:2" in result["problems"][0]["message"]
     assert result["imports"][0]["error"] == "still not loaded at the time limit"
     assert living(str(venv.path)) == []
+
+
+def test_an_exception_without_a_text_is_a_result(venv: ProbeVenv) -> None:
+    venv.module("broken", "class E(Exception):\n    def __str__(self): raise KeyError\nraise E")
+    result = check(venv, "broken", "json")
+    assert result["imports"][0]["error"] == "(its text cannot be had: KeyError)"
+    assert result["imports"][1]["ok"]
+
+
+@pytest.mark.parametrize("descriptor", ["1", "2", "any"])
+def test_what_looks_like_a_report_forges_no_result(venv: ProbeVenv, descriptor: str) -> None:
+    venv.module(
+        "forger",
+        "import json, os\n"
+        "lines = [{'event': 'done', 'kind': 'import', 'name': 'absent', 'ok': True, 'seconds': 0},\n"
+        "         {'event': 'maps', 'paths': ['/libcudart.so.1']}, {'event': 'end'}]\n"
+        "text = ''.join('\\n' + json.dumps(line) + '\\n' for line in lines).encode()\n"
+        f"for descriptor in range(0, 64) if {descriptor!r} == 'any' else [int({descriptor!r})]:\n"
+        "    try:\n        os.write(descriptor, text)\n    except (OSError, ValueError):\n        pass\n",
+    )
+    result = check(venv, "forger", "absent")
+    assert not result["ok"] and result["libraries"] == []
+    assert [entry["ok"] for entry in result["imports"]] == [True, False]
+    assert kinds(result) == ["import-failed"]
 
 
 FORKS = {
@@ -321,6 +345,19 @@ def test_a_working_directory_that_is_closed_or_absent_is_named(venv: ProbeVenv, 
         pytest.param({"environment": {"A=B": "1"}}, "not the name of an environment variable", id="name"),
         pytest.param({"environment": {"A": True}}, "A: True: put the value into quotes", id="a YAML yes"),
         pytest.param({"environment": {"A": "x\0"}}, "NUL", id="NUL"),
+        pytest.param({"timeout": float("nan")}, "timeout must be more than 0", id="a timeout that is no number"),
+        pytest.param({"imports": ("",)}, "not the name of anything: imports: ''", id="an empty import"),
+        pytest.param({"imports": ("a\0b",)}, "not the name of anything: imports", id="NUL in an import"),
+        pytest.param({"dlopen": (" ",)}, "not the name of anything: dlopen", id="an empty library"),
+        pytest.param({"venv": "a\0b"}, "not a usable value: venv", id="NUL in the venv"),
+        pytest.param({"venv": ""}, "venv is missing", id="no venv"),
+        pytest.param({"user": "a\0b"}, "not a usable value: user", id="NUL in the user"),
+        pytest.param({"user": "²"}, "there is no user ²", id="a digit that is no number"),
+        pytest.param({"user": "9" * 30}, "there is no user 9", id="a huge number"),
+        pytest.param({"user": "root", "group": "²"}, "there is no group ²", id="a group that is no number"),
+        pytest.param({"user": "root", "group": "9" * 30}, "there is no group 9", id="a huge group"),
+        pytest.param({"require_cuda": True}, "add torch to it", id="GPUs without torch"),
+        pytest.param({"device_count": -1}, "cannot be negative", id="a negative number of GPUs"),
     ],
 )
 def test_impossible_requests_are_named(venv: ProbeVenv, options: dict[str, Any], message: str) -> None:
@@ -335,7 +372,7 @@ def test_only_root_becomes_another_user() -> None:
         try:
             if AS_ROOT:
                 os.setuid(65534)
-            _library_check.identity_of("daemon", None, ())
+            _check_request.identity_of("daemon", None, ())
         except CheckError as error:
             os.write(write, str(error).encode())
         finally:

@@ -62,7 +62,15 @@ class TestLibraries:
         )
         good = check(venv, dlopen=[str(user)], environment={"LD_LIBRARY_PATH": str(provided.parent)})
         assert good["ok"] and good["problems"] == []
-        assert good["libraries"] == [{"path": str(provided), "distribution": "nvidia-cuprobe", "version": "13.0.1"}]
+        assert good["libraries"] == [
+            {
+                "path": str(provided),
+                "distribution": "nvidia-cuprobe",
+                "version": "13.0.1",
+                "rule": None,
+                "needed_by": None,
+            }
+        ]
 
     def test_a_recorded_library_that_is_gone_is_reinstalled_by_force(self, venv: ProbeVenv) -> None:
         user, provided = self.build(venv)
@@ -128,7 +136,15 @@ class TestLibraries:
         venv.distribution("nvidia-cuda-runtime", "99.0", link)
         result = check(venv, dlopen=[str(link)])
         assert result["problems"] == []
-        assert result["libraries"] == [{"path": str(cached), "distribution": "nvidia-cuda-runtime", "version": "99.0"}]
+        assert result["libraries"] == [
+            {
+                "path": str(cached),
+                "distribution": "nvidia-cuda-runtime",
+                "version": "99.0",
+                "rule": None,
+                "needed_by": None,
+            }
+        ]
         assert result["dlopen"][0]["path"] == str(link)
 
 
@@ -142,7 +158,7 @@ EMPTY = Installed([], [])
             "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
             "missing-library",
             "libcudnn.so.9",
-            ["nvidia-cudnn-cu12", "nvidia-cudnn-cu13"],
+            ["nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"],
             id="torch without cuDNN",
         ),
         pytest.param(
@@ -156,7 +172,7 @@ EMPTY = Installed([], [])
             "ValueError: libcudart.so.*[0-9] not found in the system path ['/usr/lib/python311.zip']",
             "missing-library",
             "libcudart.so",
-            ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"],
+            ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12"],
             id="torch's preloading without the runtime",
         ),
         pytest.param(

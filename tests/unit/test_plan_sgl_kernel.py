@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -135,6 +136,22 @@ def test_operations_that_do_not_load_and_those_beside_the_sources(venv: Path) ->
     assert isinstance(problems, list)
     assert [problem["kind"] for problem in problems] == ["missing-library"]
     assert problems[0]["evidence"] in error
+
+
+def test_an_import_that_fails_does_not_get_to_the_runtime_of_cuda_home(venv: Path) -> None:
+    home = venv.parent / "toolkit"
+    (home / "lib").mkdir(parents=True)
+    site = small_wheels.site_packages(venv)
+    shutil.copy(site / "nvidia/cu13/lib/libcudart.so.13", home / "lib")
+    compile_module(site / "absent/libabsent.so.7", python=False)
+    compile_module(site / "sgl_kernel/sm100/common_ops.abi3.so", site / "absent/libabsent.so.7")
+    (site / "absent/libabsent.so.7").unlink()
+    error, maps = really(venv, CUDA_HOME=str(home))
+
+    facts = full(venv, CUDA_HOME=str(home))
+
+    assert "Could not load any common_ops library!" in error
+    assert predicted(venv, facts) == maps
 
 
 @pytest.mark.parametrize(

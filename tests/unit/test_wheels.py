@@ -122,7 +122,9 @@ def test_catalogue_knows_each_soname_of_the_real_wheel(name: str, tmp_path: Path
     wheel = _catalogue.wheel_of(name)
 
     assert wheel is not None
-    assert {read_object(path).soname for path in libraries} == set(wheel.sonames)
+    sonames = {read_object(path).soname for path in libraries}
+    assert sonames <= set(wheel.sonames)
+    assert {_catalogue.version_of(name, soname, None) is not None for soname in sonames} == {True}
     site = str(small_wheels.site_packages(venv))
     assert {os.path.relpath(os.path.dirname(path), site) for path in libraries} == {wheel.directory}
 
@@ -134,25 +136,89 @@ def test_the_real_toolkit_names_the_catalogues_cuda_13_distributions(tmp_path: P
     named = {requirement.split("=")[0] for requirement in toolkit.requires}
 
     expected = {wheel.distribution for wheel in _catalogue.WHEELS if wheel.directory == "nvidia/cu13/lib"}
-    assert expected <= named
+    assert len(expected) > 10
+    # What is released apart from the toolkit keeps a suffix, wherever it puts its libraries.
+    assert {name for name in expected if not name.endswith("-cu13")} <= named
     assert not any(name.endswith("-cu13") for name in named)
+
+
+TORCH_2_10 = {
+    "nvidia-cublas-cu12": "12.8.4.1",
+    "nvidia-cuda-cupti-cu12": "12.8.90",
+    "nvidia-cuda-nvrtc-cu12": "12.8.93",
+    "nvidia-cuda-runtime-cu12": "12.8.90",
+    "nvidia-cudnn-cu12": "9.10.2.21",
+    "nvidia-nccl-cu12": "2.27.5",
+    "nvidia-nvjitlink-cu12": "12.8.93",
+}
+TORCH_2_11 = {
+    "nvidia-cublas": "13.1.0.3",
+    "nvidia-cuda-runtime": "13.0.96",
+    "nvidia-cudnn-cu13": "9.19.0.56",
+    "nvidia-cusparselt-cu13": "0.8.0",
+    "nvidia-nccl-cu13": "2.28.9",
+    "nvidia-nvshmem-cu13": "3.4.5",
+}
 
 
 def test_the_directories_of_the_torch_stack() -> None:
     """The layout of torch 2.11's CUDA 13 set as its RPATH lists it, and of the CUDA 12 set before it."""
-    cu13 = {w.distribution: "1" for w in _catalogue.WHEELS if w.cuda == 13}
-    cu12 = {w.distribution: "1" for w in _catalogue.WHEELS if w.cuda == 12}
-
-    assert _catalogue.library_directories(cu13) == [
+    assert _catalogue.library_directories(TORCH_2_11) == [
         "nvidia/cu13/lib",
         "nvidia/cudnn/lib",
         "nvidia/cusparselt/lib",
         "nvidia/nccl/lib",
         "nvidia/nvshmem/lib",
     ]
-    assert len(_catalogue.library_directories(cu12)) == len(cu12)
+    assert len(_catalogue.library_directories(TORCH_2_10)) == len(TORCH_2_10)
     assert _catalogue.library_directories({"Nvidia_Cuda.Runtime": "13.0.96", "numpy": "2.0"}) == ["nvidia/cu13/lib"]
     assert _catalogue.library_directories({"nvidia-cublas": "0.0.1.dev5"}) == []
+    assert _catalogue.library_directories({"nvidia-cuda-nvcc-cu12": "12.9.86"}) == [], "a compiler's own library"
+
+
+@pytest.mark.parametrize(
+    ("version", "directory"), [("0.8.0", "cusparselt"), ("0.8.1", "cusparselt"), ("0.10.0", "cu13"), ("0.11", "cu13")]
+)
+def test_the_directory_depends_on_the_version(version: str, directory: str) -> None:
+    assert _catalogue.library_directories({"nvidia-cusparselt-cu13": version}) == [f"nvidia/{directory}/lib"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "toolkit"),
+    [(TORCH_2_10, "12.8"), (TORCH_2_11, "13.0"), ({"nvidia-cublas-cu11": "11.11.3.6"}, "11.8"), ({"numpy": "2"}, None)],
+)
+def test_the_toolkit_that_distributions_are_of(installed: dict[str, str], toolkit: str | None) -> None:
+    assert _catalogue.toolkit_of(installed) == toolkit
+
+
+@pytest.mark.parametrize(
+    ("name", "soname", "toolkit", "version"),
+    [
+        ("nvidia-cufft-cu12", "libcufft.so.11", "12.8", "11.3.3.83"),
+        ("nvidia-cufft", "libcufft.so.12", "13.0", "12.0.0.61"),
+        ("nvidia-cufft-cu11", "libcufft.so.10", "11.8", "10.9.0.58"),
+        ("nvidia-cudnn-cu12", "libcudnn.so.8", "12.1", "8.9.2.26"),
+        ("nvidia-cudnn-cu12", "libcudnn_ops_infer.so.8", None, "8.9.2.26"),
+        ("nvidia-cuda-nvrtc", "libnvrtc-builtins.so.13.1", None, "13.1.115"),
+        ("nvidia-cudnn-cu12", "libabsent.so.1", None, None),
+        ("numpy", None, None, None),
+    ],
+)
+def test_the_version_that_provides_a_soname(name: str, soname: str, toolkit: str | None, version: str | None) -> None:
+    assert _catalogue.version_of(name, soname, toolkit) == version
+
+
+@pytest.mark.parametrize(
+    ("name", "real"),
+    [
+        ("nvidia-cusparse-cu13", "nvidia-cusparse"),
+        ("nvidia-cudnn-cu13", "nvidia-cudnn-cu13"),
+        ("nvidia-cufft-cu12", "nvidia-cufft-cu12"),
+        ("nvidia-unknown-cu13", "nvidia-unknown-cu13"),
+    ],
+)
+def test_a_placeholder_leads_to_the_distribution_with_the_library(name: str, real: str) -> None:
+    assert _catalogue.real_name(name) == real
 
 
 @pytest.mark.parametrize(
@@ -162,7 +228,13 @@ def test_the_directories_of_the_torch_stack() -> None:
         ("libcufile.so.0", 13, ["nvidia-cufile"]),
         ("libcusparse.so.12", 13, ["nvidia-cusparse"]),
         ("libnvrtc-builtins.so.13.0", None, ["nvidia-cuda-nvrtc"]),
+        ("libnvrtc-builtins.so.13.9", None, ["nvidia-cuda-nvrtc"]),
         ("libcudnn_ops.so.9", 12, ["nvidia-cudnn-cu12"]),
+        ("libcudnn_ops_infer.so.8", None, ["nvidia-cudnn-cu11", "nvidia-cudnn-cu12"]),
+        ("libcudart.so.11.0", None, ["nvidia-cuda-runtime-cu11"]),
+        ("libcufft.so.11", None, ["nvidia-cufft-cu12"]),
+        ("libcusolver.so.11", None, ["nvidia-cusolver-cu11", "nvidia-cusolver-cu12"]),
+        ("libnvvm.so.4", 13, ["nvidia-nvvm"]),
         ("libcuda.so.1", None, []),
         ("libm.so.6", None, []),
     ],
