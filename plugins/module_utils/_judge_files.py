@@ -23,19 +23,26 @@ _DOCUMENTS = re.compile(
     r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
 )
 _NOT_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"})
+# What builds a wheel and got into it by mistake: flashinfer-python and torch-c-dlpack-ext share a build_backend.py.
+_BUILD_FILES = frozenset({"build_backend.py", "setup.py"})
 
 
 def _relative(path: str, distribution: Distribution) -> str:
     return os.path.relpath(path, os.path.realpath(distribution.site_packages))
 
 
+def is_incidental(path: str) -> bool:
+    """Whether a file, by its path below site-packages, is there by mistake: nobody imports or loads it."""
+    top = path.split("/")[0]
+    return top in _NOT_PACKAGES or path in _BUILD_FILES or bool(_DOCUMENTS.search(path))
+
+
 def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Files that several distributions recorded with different content (pypa/pip#12313)."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for contested in facts.integrity.contested:
-        top = _relative(contested.path, contested.losers[0]).split("/")[0]
-        # Many packages install a top-level tests/ or LICENSE by mistake; nobody imports it.
-        if top not in _NOT_PACKAGES and not _DOCUMENTS.search(contested.path):
+        # What a generation's recipe lays there settles whose bytes they are.
+        if contested.path not in facts.declared and not is_incidental(_relative(contested.path, contested.losers[0])):
             names = tuple(sorted({owner.name for owner in (*contested.holders, *contested.losers)}))
             groups.setdefault(names, []).append(contested)
     for names, files in groups.items():
