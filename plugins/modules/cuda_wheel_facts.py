@@ -192,8 +192,8 @@ venvs:
       sample: {nvidia-cuda-runtime: 13.0.96, nvidia-cufile: 1.15.1.6}
     sources:
       description:
-        - Where a distribution came from that is not from an index. C(kind) is V(archive), V(local), V(editable), V(vcs),
-          V(egg) or V(unknown). C(url) is without credentials, C(sha256) is the digest of the archive where it is known.
+        - Where a distribution came from that is not from an index. C(kind) is one of V(archive), V(local), V(editable),
+          V(vcs), V(egg) and V(unknown). C(url) has no credentials, C(sha256) is the archive's digest if it is known.
       type: dict
       sample: {my-kernels: {kind: local, url: "file:///srv/wheels/my_kernels-1.0-py3-none-any.whl"}}
     payloads:

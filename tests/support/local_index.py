@@ -38,7 +38,10 @@ class LocalIndex:
             for path, data in content.items():
                 archive.writestr(path, data)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        links = [f'<a href="{path.name}">{path.name}</a>' for path in sorted(project.glob("*.whl"))]
+        links = [
+            f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
+            for path in sorted(project.glob("*.whl"))
+        ]
         (project / "index.html").write_text("<!DOCTYPE html><html><body>" + "".join(links) + "</body></html>")
         return f"{name}=={version} --hash=sha256:{digest}\n"
 
