@@ -186,10 +186,10 @@ def _relative(path: str, venv: Venv) -> tuple[str, str]:
 
 def _is_settled(found: Contested, kept: Collection[str], venv: Venv) -> bool:
     """Whether an installation of what is kept leaves the content that is on the disk, or it does not matter."""
-    losers = [owner for owner in found.losers if owner.name in kept]
+    losers, holders = ([owner for owner in owners if owner.name in kept] for owners in (found.losers, found.holders))
     path = _relative(found.path, venv)[1]
-    # Without a holder, nobody's content is there: that is an overlay like any other.
-    return not losers or not found.holders or is_incidental(path) or not is_code(path)
+    # Where nobody's content is on the disk, that is an overlay like any other.
+    return not losers or not holders or is_incidental(path) or not is_code(path)
 
 
 def _choices(unsettled: list[Contested], venv: Venv) -> str:

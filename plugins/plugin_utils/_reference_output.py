@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,7 +26,9 @@ _SHOWN_LIMIT = 1 << 20
 
 def as_yaml(content: Any) -> bytes:
     """Content as YAML for version control: keys in their order, lines not folded."""
-    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=False, allow_unicode=True, width=1000)
+    # Ansible marks where its strings come from; YAML takes plain ones.
+    plain = json.loads(json.dumps(content))
+    text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=False, allow_unicode=True, width=1000)
     return f"---\n{_MADE}{text}".encode()
 
 
@@ -67,15 +70,16 @@ def overlay_diff(overlay: Mapping[str, Any], before: bytes | None, after: bytes)
 class Folder:
     """What a folder shall hold, and the difference from what it holds.
 
-    Files below overlays and wheelhouse that are not among them are stale, in a folder that an earlier run made;
+    What an earlier run wrote into overlays and wheelhouse, as its index files tell, and is not among them is stale;
     whatever else is there is somebody's.
     """
 
     def __init__(self, dest: str) -> None:
         self._dest = Path(dest)
         self._files: dict[str, bytes | Path] = {}
-        self._ours = [
-            name for name, index in ((OVERLAYS, "overlays.yml"), (WHEELHOUSE, "not-in-index.yml")) if self._made(index)
+        self._earlier = [
+            *(f"{OVERLAYS}/{row.get('dest')}" for row in self._index("overlays.yml")),
+            *(str(row["wheel"]) for row in self._index("not-in-index.yml") if row.get("wheel")),
         ]
 
     def add(self, path: str, content: bytes | Path) -> None:
@@ -116,23 +120,25 @@ class Folder:
                     os.replace(partial, place)
             for stale in self._stale():
                 stale.unlink()
-            for name in self._ours:
+            for name in (OVERLAYS, WHEELHOUSE):
                 _remove_empty(self._dest / name)
         except OSError as error:
             raise AnsibleActionFail(
                 f"cannot be written: {error.filename or self._dest}: {error.strerror}: name another folder with dest"
             ) from error
 
-    def _made(self, index: str) -> bool:
+    def _index(self, name: str) -> list[Mapping[str, Any]]:
+        """The rows of an index file of an earlier run."""
         try:
-            return _MADE.encode() in (self._dest / index).read_bytes()[:256]
-        except OSError:
-            return False
+            text = (self._dest / name).read_text(encoding="utf-8")
+            rows = yaml.safe_load(text) if _MADE in text else []
+        except (OSError, ValueError, yaml.YAMLError):
+            return []
+        return [row for row in rows or [] if isinstance(row, dict)]
 
     def _stale(self) -> list[Path]:
-        roots: Iterable[Path] = (self._dest / name for name in self._ours)
-        present = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file() or path.is_symlink()]
-        return [path for path in present if str(path.relative_to(self._dest)) not in self._files]
+        places = [self._dest / checked_path(path) for path in self._earlier if path not in self._files]
+        return sorted(place for place in places if place.is_file() or place.is_symlink())
 
 
 def _same(place: Path, content: bytes | Path) -> bool:

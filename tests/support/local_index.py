@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -37,6 +38,17 @@ class LocalIndex:
         with zipfile.ZipFile(wheel, "w") as archive:
             for path, data in content.items():
                 archive.writestr(path, data)
+        return self._list(wheel)
+
+    def add_wheel(self, wheel: Path) -> str:
+        """Take in a wheel that is there and return its lock line."""
+        project = self.folder / wheel.name.split("-")[0].replace("_", "-").lower()
+        project.mkdir(parents=True, exist_ok=True)
+        return self._list(Path(shutil.copy(wheel, project)))
+
+    def _list(self, wheel: Path) -> str:
+        project = wheel.parent
+        name, version = project.name, wheel.name.split("-")[1]
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         links = [
             f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
