@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils import _facts_drift, _lock_text
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _facts_drift, _fleet, _lock_text
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts_drift import FactsError, facts_of_one
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockError
 
@@ -35,8 +35,15 @@ def lock(facts: Any, hashes: Any = None, leave_out: Any = ()) -> str:
         raise AnsibleFilterError(str(error)) from error
 
 
+def fleet_entry(result: Any, reference: Any = None) -> dict[str, Any]:
+    """One host's line and entry in the report of a fleet."""
+    if not isinstance(result, Mapping) or not isinstance(reference, (Mapping, type(None))):
+        raise AnsibleFilterError("a registered result of cuda_wheel_facts is needed")
+    return _fleet.fleet_entry(result, reference)
+
+
 class FilterModule:
     """The filters of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"drift": drift, "lock": lock}
+        return {"drift": drift, "fleet_entry": fleet_entry, "lock": lock}

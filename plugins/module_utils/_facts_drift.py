@@ -228,7 +228,9 @@ def _summary(found: Mapping[str, Any]) -> str:
     if found["same"]:
         return "the same as the reference"
     counts = [f"{len(found[kind])} {kind}" for kind in KINDS if found[kind]]
-    first: Mapping[str, Any] = next((found[kind][0] for kind in KINDS if found[kind]), {})
+    rows: list[Mapping[str, Any]] = [row for kind in KINDS for row in found[kind]]
+    # What a library is about says more than that some module is missing.
+    first = min(rows, key=lambda row: ".so" not in row["meaning"])
     subject = first.get("name") or first.get("path") or first.get("soname") or "Python"
     meaning = str(first.get("meaning", ""))
     shown = meaning if meaning.startswith(str(subject)) else f"{subject}: {meaning}"
