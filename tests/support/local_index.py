@@ -33,7 +33,8 @@ class LocalIndex:
         content = {path: text.encode() for path, text in files.items()}
         content[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
         content[f"{stem}.dist-info/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        rows = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in content.items()]
+        spelled = {path: f'"{path}"' if "," in path else path for path in content}
+        rows = [f"{spelled[path]},sha256={_digest(data)},{len(data)}" for path, data in content.items()]
         content[f"{stem}.dist-info/RECORD"] = "\n".join([*rows, f"{stem}.dist-info/RECORD,,", ""]).encode()
         with zipfile.ZipFile(wheel, "w") as archive:
             for path, data in content.items():
