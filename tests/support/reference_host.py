@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,16 @@ class ReferenceHost:
         source.write_text(source.read_text().replace("['EAGLE']", "['EAGLE', 'DFLASH']"))
         (self.site / "engine" / "dflash_worker.py").write_text("WORKER = 'dflash'\n")
 
-    def play(self, playbook: Path, *arguments: str, **variables: Any) -> dict[str, Any]:
+    def playbook(self, name: str) -> Path:
+        """A playbook of the collection."""
+        return PROJECT / "playbooks" / name
+
+    def play(self, playbook: Path, *arguments: str, inventory: Path | None = None, **variables: Any) -> dict[str, Any]:
         """Run a playbook; the results of its tasks by their names, and ``failed``: what it said when it failed."""
         done = subprocess.run(
             [
-                *(str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.inventory), "--diff"),
-                *("--extra-vars", json.dumps(variables), *arguments, str(playbook)),
+                *(str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory or self.inventory)),
+                *("--extra-vars", json.dumps(variables), "--diff", *arguments, str(playbook)),
             ],
             env={
                 **{name: value for name, value in environment().items() if not name.startswith(("UV_", "PIP_"))},
@@ -113,13 +118,13 @@ class ReferenceHost:
             "controller_uv": small_wheels.uv(),
             "cuda_runtime_index_url": self.index.url,
         }
-        results = self.play(PROJECT / "playbooks" / "lock_from_reference.yml", *arguments, **{**given, **variables})
+        results = self.play(self.playbook("lock_from_reference.yml"), *arguments, **{**given, **variables})
         return results if "failed" in results else results["Read the venv, ask the index, write lock and overlays"]
 
-    def deploy(self) -> dict[str, Any]:
+    def deploy(self, imports: Sequence[str] = ("engine.spec_info",)) -> dict[str, Any]:
         """Build a generation of what was written down; the drift of its facts from the reference's."""
         overlays = "{{ lookup('ansible.builtin.file', inventory_dir ~ '/reference/gpu-a01/overlays.yml') | from_yaml }}"
-        facts = {"imports": ["engine.spec_info"], "verify": "hash"}
+        facts = {"imports": list(imports), "verify": "hash"}
         tasks = [
             {
                 "name": "build",

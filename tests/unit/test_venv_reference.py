@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from support import small_wheels
 from support.local_index import LocalIndex
-from support.reference_host import ENGINE, ReferenceHost, snapshot
+from support.reference_host import ENGINE, HOST, ReferenceHost, snapshot
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
 
@@ -181,30 +185,30 @@ def two_claimants(host: ReferenceHost) -> None:
     host.install("one-half", "other-half")
 
 
-def test_what_a_lock_cannot_tell_is_the_operators_to_decide(host: ReferenceHost) -> None:
+def test_contested_code_is_the_operators_to_decide_and_can_be_laid_over(host: ReferenceHost) -> None:
     two_claimants(host)
     refused = host.describe()
     assert "a lock cannot tell whose 1 file such as shared/code.py" in refused["failed"]
     assert "the disk has those of other-half==1.0" in refused["failed"]
     assert not host.out.exists()
 
-    without = host.describe(leave_out=["one-half"])
-    assert sorted(without["distributions"]) == ["other-half"]
-    assert without["overlays"] == []
+    written = host.describe(contested="overlay")
+    assert written["overlays"] == ["shared/code.py"]
+    assert "# shared/code.py: the same as other-half==1.0 shared/code.py\n" in (host.out / "overlays.diff").read_text()
+    answer = host.deploy(imports=["shared.code"])
+    assert answer["drift"]["same"], answer["drift"]["summary"]
+    assert answer["facts"]["problems"] == []
+    (copy,) = answer["facts"]["venvs"].values()
+    assert Path(copy["site_packages"][0], "shared", "code.py").read_text() == "OWNER = 'other'\n"
 
+
+def test_what_is_left_out_on_purpose_is_told(host: ReferenceHost) -> None:
+    two_claimants(host)
     changed = host.describe(leave_out=["other-half"])
     assert changed["notes"] == [
         "changed: shared/code.py will be that of one-half==1.0, for other-half==1.0 is left out"
     ]
-
-
-def test_contested_files_can_be_laid_over_on_purpose(host: ReferenceHost) -> None:
-    host.index.add("first-filler", "1.0", {})
-    two_claimants(host)
-    written = host.describe(contested="overlay")
-    assert written["overlays"] == ["shared/code.py"]
-    assert (host.out / "overlays" / "shared" / "code.py").read_text() == "OWNER = 'other'\n"
-    assert "# shared/code.py: the same as other-half==1.0 shared/code.py\n" in (host.out / "overlays.diff").read_text()
+    assert sorted(changed["distributions"]) == ["one-half"]
 
 
 def test_credentials_of_an_index_are_nowhere(host: ReferenceHost) -> None:
@@ -226,6 +230,13 @@ def test_a_folder_that_somebody_else_made_is_left_alone(host: ReferenceHost) -> 
     assert own.read_text() == "mine\n"
 
 
+@pytest.fixture(scope="module")
+def plain_host(tmp_path_factory: pytest.TempPathFactory) -> ReferenceHost:
+    made = ReferenceHost(tmp_path_factory.mktemp("plain"))
+    made.install("engine")
+    return made
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
@@ -236,8 +247,50 @@ def test_a_folder_that_somebody_else_made_is_left_alone(host: ReferenceHost) -> 
     ],
     ids=["no venv", "none named", "not installed", "no uv"],
 )
-def test_a_mistake_is_one_clear_sentence(host: ReferenceHost, variables: dict[str, object], words: str) -> None:
-    host.install("engine")
-    refused = host.describe(**variables)
+def test_a_mistake_is_one_clear_sentence(plain_host: ReferenceHost, variables: dict[str, object], words: str) -> None:
+    refused = plain_host.describe(**variables)
     assert words in refused["failed"]
-    assert "Traceback" not in host.said
+    assert "Traceback" not in plain_host.said
+
+
+def test_the_facts_of_a_fleet_are_a_line_a_host_and_a_report(plain_host: ReferenceHost) -> None:
+    copy = plain_host.folder / "copy"
+    shutil.copytree(plain_host.venv, copy, symlinks=True)
+    (small_wheels.site_packages(copy) / "engine" / "server_args.py").write_text("DEFAULT_PORT = 30001\n")
+    hosts: dict[str, dict[str, object]] = {
+        HOST: {"dflash_venv": str(plain_host.venv)},
+        "gpu-a02": {"dflash_venv": str(copy)},
+        "gpu-a03": {"dflash_venv": "/nonexistent"},
+        "gpu-a04": {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9},
+    }
+    for variables in hosts.values():
+        variables.setdefault("ansible_connection", "local")
+        variables["ansible_python_interpreter"] = sys.executable
+    inventory = plain_host.folder / "fleet.yml"
+    inventory.write_text(yaml.safe_dump({"all": {"children": {"dflash": {"hosts": hosts}}}}))
+    playbook = plain_host.playbook("fleet_facts.yml")
+    given = {"dflash_become": False, "dflash_reference": HOST, "dflash_imports": ["engine"], "dflash_verify": "hash"}
+
+    plain_host.play(playbook, inventory=inventory, **given)
+
+    report = json.loads((plain_host.folder / "fleet" / "fleet.json").read_text())
+    assert report["reference"] == HOST
+    assert {name: entry["verdict"] for name, entry in report["hosts"].items()} == {
+        HOST: "ok",
+        "gpu-a02": "error",
+        "gpu-a03": "unread",
+        "gpu-a04": "unreachable",
+    }
+    (overlay,) = report["hosts"]["gpu-a02"]["drift"]["overlay"]
+    assert (overlay["path"], overlay["change"]) == ("engine/server_args.py", "added")
+    assert f"{HOST}: ok: 1 distributions, nothing wrong" in plain_host.said
+    assert "gpu-a02: error: 1 file of engine==0.5.11 changed after installation" in plain_host.said
+    assert "differs from the reference: 1 overlay: engine/server_args.py: it is patched here" in plain_host.said
+    assert "gpu-a03: unread: not a virtual environment: /nonexistent" in plain_host.said
+
+    lock = plain_host.folder / "lock.txt"
+    lock.write_text(f"engine==0.5.12 --hash=sha256:{'0' * 64}\n")
+    plain_host.play(playbook, inventory=inventory, dflash_lock=str(lock), dflash_hosts="gpu-a02", **given)
+    assert "lock: 1 different" in plain_host.said
+    report = json.loads((plain_host.folder / "fleet" / "fleet.json").read_text())
+    assert list(report["hosts"]) == ["gpu-a02"]
