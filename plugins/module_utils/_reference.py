@@ -22,7 +22,7 @@ from typing import Any
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Contested, Integrity, check_files
 from ansible_collections.gpufleet.dflash.plugins.module_utils._judge_files import is_incidental
-from ansible_collections.gpufleet.dflash.plugins.module_utils._payload import INSTALLERS_OWN, source_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._payload import source_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import marker_applies, marker_environment
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
@@ -285,12 +285,7 @@ def _notes(reference: Reference, integrity: Integrity) -> Iterator[str]:
             path = os.path.join(root, name)
             if name.endswith((".pth", ".py", ".so")) and path not in owned and name not in _TOOLS_OWN:
                 yield f"not reproduced: {path}: nobody owns it and it is in no package"
-    if len(reference.venv.import_path) > len(reference.venv.site_packages):
-        extra = [path for path in reference.venv.import_path if path not in reference.venv.site_packages]
-        yield f"not reproduced: modules outside the venv, on its import path: {', '.join(extra)}"
-
-
-def installers_own(path: str) -> bool:
-    """Whether a path below site-packages is what an installer writes for itself."""
-    folder, _slash, name = path.partition(".dist-info/")
-    return "/" not in folder and name in INSTALLERS_OWN
+    roots = tuple(os.path.realpath(directory) + "/" for directory in reference.venv.site_packages)
+    outside = [path for path in reference.venv.import_path if not (os.path.realpath(path) + "/").startswith(roots)]
+    if outside:
+        yield f"not reproduced: modules outside the venv, on its import path: {', '.join(outside)}"
