@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._reference import 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._reference_files import read_parts, wheels_of
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._reference_output import (
     Folder,
+    as_yaml,
     checked_path,
     overlay_diff,
 )
@@ -101,6 +102,11 @@ def test_neither_is_left_out_when_both_have_code_of_their_own(venv: Venv) -> Non
         venv.reference()
     (overlay,) = venv.reference(contested="overlay")["overlays"]
     assert (overlay["path"], overlay["resembles"]) == ("kit/core.py", "two==1.0 kit/core.py")
+    changed = venv.reference(leave_out=["two"])
+    assert names(changed) == ["one"]
+    assert changed["notes"] == ["changed: kit/core.py will be that of one==1.0, for two==1.0 is left out"]
+    with pytest.raises(ReferenceVenvError, match="leave_out names what is not installed: no-such-thing"):
+        venv.reference(leave_out=["no-such-thing"])
 
 
 def test_identical_shared_files_and_mistakes_of_packaging_are_no_contest(venv: Venv) -> None:
@@ -310,3 +316,31 @@ def test_a_folder_is_made_right_and_then_left_alone(tmp_path: Path) -> None:
     assert folder.changes() == []
     folder.write()
     assert (tmp_path / "lock.txt").stat().st_ino == inode
+
+
+def test_what_an_earlier_run_wrote_is_removed_and_what_somebody_put_there_is_not(tmp_path: Path) -> None:
+    own = tmp_path / "overlays" / "mine.py"
+    own.parent.mkdir()
+    own.write_text("mine\n")
+    for files in ({"pkg/a.py": b"a\n", "pkg/b.py": b"b\n"}, {"pkg/b.py": b"b\n"}):
+        folder = Folder(str(tmp_path))
+        for path, content in files.items():
+            folder.add(f"overlays/{path}", content)
+        folder.add("overlays.yml", as_yaml([{"dest": path, "src": path} for path in files]))
+        told = [
+            Path(change["before_header"]).name for change in folder.changes() if change["after_header"] == "(removed)"
+        ]
+        folder.write()
+    assert told == ["a.py"]
+    assert sorted(path.name for path in (tmp_path / "overlays").rglob("*.py")) == ["b.py", "mine.py"]
+
+
+def test_an_index_file_that_names_files_elsewhere_removes_nothing(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("keep\n")
+    (tmp_path / "dest").mkdir()
+    (tmp_path / "dest" / "overlays.yml").write_bytes(as_yaml([{"dest": "../../outside", "src": "x"}]))
+    folder = Folder(str(tmp_path / "dest"))
+    with pytest.raises(AnsibleActionFail, match="nothing was written"):
+        folder.changes()
+    assert outside.exists()

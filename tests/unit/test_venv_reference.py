@@ -103,17 +103,7 @@ def test_a_second_run_changes_nothing_and_check_mode_tells_the_first(host: Refer
     assert not (host.out / "overlays" / "engine" / "dflash_worker.py").exists()
 
 
-def test_what_no_index_has_is_told_and_not_silently_left_out(host: ReferenceHost) -> None:
-    host.install("engine", str(local_wheel(host.folder / "house")))
-    written = host.describe()
-    assert not written["complete"]
-    assert "house-kernels==2.1+site" in written["warnings"][0]
-    assert "# Not here, for no index has it: house-kernels==2.1+site" in (host.out / "lock.txt").read_text()
-    (row,) = yaml.safe_load((host.out / "not-in-index.yml").read_text())
-    assert row["reason"] == "it was installed from a file or folder of the host"
-
-
-def test_an_editable_distribution_needs_its_source(host: ReferenceHost) -> None:
+def test_an_editable_distribution_needs_its_source_and_is_not_silently_left_out(host: ReferenceHost) -> None:
     source = host.folder / "tree"
     source.mkdir()
     (source / "pyproject.toml").write_text(
@@ -138,7 +128,11 @@ def test_an_editable_distribution_needs_its_source(host: ReferenceHost) -> None:
     written = host.describe(build_missing=True)
 
     assert not written["complete"]
-    (row,) = written["not_in_index"]
+    assert "tree-thing==1" in written["warnings"][0]
+    assert (
+        "# Not here, for no index has it: tree-thing==1 (see not-in-index.yml)" in (host.out / "lock.txt").read_text()
+    )
+    (row,) = yaml.safe_load((host.out / "not-in-index.yml").read_text())
     assert (row["name"], row["source"]) == ("tree-thing", "editable")
     assert "source tree" in row["todo"]
 
@@ -202,15 +196,6 @@ def test_contested_code_is_the_operators_to_decide_and_can_be_laid_over(host: Re
     assert Path(copy["site_packages"][0], "shared", "code.py").read_text() == "OWNER = 'other'\n"
 
 
-def test_what_is_left_out_on_purpose_is_told(host: ReferenceHost) -> None:
-    two_claimants(host)
-    changed = host.describe(leave_out=["other-half"])
-    assert changed["notes"] == [
-        "changed: shared/code.py will be that of one-half==1.0, for other-half==1.0 is left out"
-    ]
-    assert sorted(changed["distributions"]) == ["one-half"]
-
-
 def test_credentials_of_an_index_are_nowhere(host: ReferenceHost) -> None:
     host.install("engine")
     host.patch()
@@ -218,16 +203,6 @@ def test_credentials_of_an_index_are_nowhere(host: ReferenceHost) -> None:
     assert "the index cannot be asked for engine" in refused["failed"]
     assert "tok3n" not in host.said.replace("\\", "") and "robot" not in host.said
     assert not host.out.exists()
-
-
-def test_a_folder_that_somebody_else_made_is_left_alone(host: ReferenceHost) -> None:
-    host.install("engine")
-    own = host.out / "overlays" / "mine.py"
-    own.parent.mkdir(parents=True)
-    own.write_text("mine\n")
-    host.describe()
-    host.describe()
-    assert own.read_text() == "mine\n"
 
 
 @pytest.fixture(scope="module")
@@ -242,10 +217,9 @@ def plain_host(tmp_path_factory: pytest.TempPathFactory) -> ReferenceHost:
     [
         ({"dflash_venv": "/nonexistent"}, "not a virtual environment: /nonexistent"),
         ({"dflash_venv": ""}, "exactly one reference host and its venv are needed"),
-        ({"leave_out": ["no-such-thing"]}, "leave_out names what is not installed: no-such-thing"),
         ({"controller_uv": "/nonexistent/uv"}, "/nonexistent/uv"),
     ],
-    ids=["no venv", "none named", "not installed", "no uv"],
+    ids=["no venv", "none named", "no uv"],
 )
 def test_a_mistake_is_one_clear_sentence(plain_host: ReferenceHost, variables: dict[str, object], words: str) -> None:
     refused = plain_host.describe(**variables)
