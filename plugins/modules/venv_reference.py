@@ -186,7 +186,7 @@ notes:
 dest:
   description: The folder on the controller.
   returned: success
-  type: path
+  type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
