@@ -22,9 +22,12 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 _DOCUMENTS = re.compile(
     r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
 )
-_NOT_PACKAGES = frozenset({"tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"})
-# What builds a wheel and got into it by mistake: flashinfer-python and torch-c-dlpack-ext share a build_backend.py.
-_BUILD_FILES = frozenset({"build_backend.py", "setup.py"})
+_NOT_PACKAGES = frozenset(
+    (
+        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
+        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
+    )
+)
 
 
 def _relative(path: str, distribution: Distribution) -> str:
@@ -32,9 +35,11 @@ def _relative(path: str, distribution: Distribution) -> str:
 
 
 def is_incidental(path: str) -> bool:
-    """Whether a file, by its path below site-packages, is there by mistake: nobody imports or loads it."""
-    top = path.split("/")[0]
-    return top in _NOT_PACKAGES or path in _BUILD_FILES or bool(_DOCUMENTS.search(path))
+    """Whether a file, by its path below site-packages, is there by mistake: nobody imports or loads it.
+
+    Many packages install a top-level tests/, LICENSE or the code that builds them.
+    """
+    return path.split("/")[0] in _NOT_PACKAGES or bool(_DOCUMENTS.search(path))
 
 
 def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
