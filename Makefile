@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-podman demo demo-clean test test-real bench lint format unit sanity molecule lock-tools clean
+.PHONY: help setup setup-podman demo demo-clean test test-real bench lint format unit sanity molecule lock-tools locks clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
@@ -58,6 +58,9 @@ molecule: setup-podman ## Deploy and roll back on booted hosts
 
 lock-tools: ## Compile requirements/dev.in and uv.in anew
 	tools/lock-tools
+
+locks: setup ## Compile the locks that the collection ships anew
+	@tools/make_locks
 
 clean: demo-clean ## Remove caches and the venv as well
 	rm -rf .venv .cache .collections .mypy_cache .ruff_cache .pytest_cache .hypothesis

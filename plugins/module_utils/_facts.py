@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._fat_binary import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem, verdict
 from ansible_collections.gpufleet.dflash.plugins.module_utils._gather import Request, gather
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import unowned_files
+from ansible_collections.gpufleet.dflash.plugins.module_utils._payload import payloads, sources
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import library_path, sha256_of
 
 __all__ = ["Request", "damaged", "gather", "result", "summary_line", "summary_of_many"]
@@ -25,14 +26,19 @@ _OVERLAY_HASH_LIMIT = 16 * 1024 * 1024
 def result(facts: Facts, detail: str) -> dict[str, Any]:
     """What the module returns for this venv: ``summary`` has CUDA's objects only, ``full`` every object."""
     problems = _problems.judge(facts)
+    overlays = _overlays(facts)
+    altered = {overlay["path"]: overlay["sha256"] for overlay in overlays if overlay["change"] == "altered"}
     return {
         "python": {"version": facts.venv.version, "executable": facts.venv.python},
+        "site_packages": [os.path.realpath(directory) for directory in facts.venv.site_packages],
         "distributions": facts.installed.versions,
+        "sources": sources(facts.installed),
+        "payloads": payloads(facts.installed, facts.integrity, altered),
         "cuda": _cuda(facts),
         "library_path": library_path(facts.installed),
         "providers": _providers(facts, detail),
         "resolution": _resolution(facts, detail),
-        "overlays": _overlays(facts),
+        "overlays": overlays,
         **_deep(facts, detail),
         "lock": facts.drift.as_dict() if facts.drift else None,
         "removal": facts.removal.as_dict() if facts.removal else None,
@@ -53,7 +59,10 @@ def damaged(venv: str, reason: str) -> dict[str, Any]:
     )
     return {
         "python": {"version": None, "executable": None},
+        "site_packages": [],
         "distributions": {},
+        "sources": {},
+        "payloads": {},
         "cuda": {"majors": [], "torch": None, "torch_cuda": None, "driver_floor": None},
         "library_path": [],
         "providers": {},

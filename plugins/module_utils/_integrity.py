@@ -39,11 +39,15 @@ class Altered:
 
 @dataclass(frozen=True)
 class Contested:
-    """A file recorded differently: ``holders`` recorded what is on disk, ``losers`` did not."""
+    """A file recorded differently: ``holders`` recorded what is on disk, ``losers`` did not.
+
+    ``digest`` is that of the disk, as RECORD spells it.
+    """
 
     path: str
     holders: tuple[Distribution, ...]
     losers: tuple[Distribution, ...]
+    digest: str
 
 
 @dataclass
@@ -149,7 +153,7 @@ def _check_claims(claims: Sequence[tuple[Distribution, Row]], verify: str, found
         holders = tuple(owner for owner, claim in claims if claim.digest == actual)
         losers = tuple(owner for owner, claim in claims if claim.digest not in (None, actual))
         if actual and losers:
-            found.contested.append(Contested(row.path, holders, losers))
+            found.contested.append(Contested(row.path, holders, losers, actual))
 
 
 def unowned_libraries(installed: Installed, site_packages: Sequence[str]) -> list[str]:

@@ -34,13 +34,20 @@ def _relative(path: str, distribution: Distribution) -> str:
     return os.path.relpath(path, os.path.realpath(distribution.site_packages))
 
 
+def is_incidental(path: str) -> bool:
+    """Whether a file, by its path below site-packages, is there by mistake: nobody imports or loads it.
+
+    Many packages install a top-level tests/, LICENSE or the code that builds them.
+    """
+    return path.split("/")[0] in _NOT_PACKAGES or bool(_DOCUMENTS.search(path))
+
+
 def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Files that several distributions recorded with different content (pypa/pip#12313)."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for contested in facts.integrity.contested:
-        top = _relative(contested.path, contested.losers[0]).split("/")[0]
-        # Many packages install a top-level tests/, LICENSE or the code that builds them by mistake; nobody imports it.
-        if top not in _NOT_PACKAGES and not _DOCUMENTS.search(contested.path):
+        # What a generation's recipe lays there settles whose bytes they are.
+        if contested.path not in facts.declared and not is_incidental(_relative(contested.path, contested.losers[0])):
             names = tuple(sorted({owner.name for owner in (*contested.holders, *contested.losers)}))
             groups.setdefault(names, []).append(contested)
     for names, files in groups.items():

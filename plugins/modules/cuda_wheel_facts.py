@@ -208,10 +208,26 @@ venvs:
           description: The real file that runs, which is the base installation's; null as above.
           type: str
           sample: /usr/bin/python3.12
+    site_packages:
+      description: The directories that the distributions are in, real paths.
+      type: list
+      elements: path
     distributions:
       description: The installed distributions, V(name) to V(version), names normalised.
       type: dict
       sample: {nvidia-cuda-runtime: 13.0.96, nvidia-cufile: 1.15.1.6}
+    sources:
+      description:
+        - Where a distribution came from that is not from an index. C(kind) is one of V(archive), V(local), V(editable),
+          V(vcs), V(egg) and V(unknown). C(url) has no credentials, C(sha256) is the archive's digest if it is known.
+      type: dict
+      sample: {my-kernels: {kind: local, url: "file:///srv/wheels/my_kernels-1.0-py3-none-any.whl"}}
+    payloads:
+      description:
+        - A digest of what each distribution has on the disk, V(name) to ten digits. Equal ones mean equal files, as
+          far as O(verify) looks; scripts and byte-compiled files do not count.
+      type: dict
+      sample: {nvidia-cufile: 3f9ab2c6d1}
     cuda:
       description: The CUDA side in short.
       type: dict

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -32,13 +33,28 @@ class LocalIndex:
         content = {path: text.encode() for path, text in files.items()}
         content[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
         content[f"{stem}.dist-info/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        rows = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in content.items()]
+        spelled = {path: f'"{path}"' if "," in path else path for path in content}
+        rows = [f"{spelled[path]},sha256={_digest(data)},{len(data)}" for path, data in content.items()]
         content[f"{stem}.dist-info/RECORD"] = "\n".join([*rows, f"{stem}.dist-info/RECORD,,", ""]).encode()
         with zipfile.ZipFile(wheel, "w") as archive:
             for path, data in content.items():
                 archive.writestr(path, data)
+        return self._list(wheel)
+
+    def add_wheel(self, wheel: Path) -> str:
+        """Take in a wheel that is there and return its lock line."""
+        project = self.folder / wheel.name.split("-")[0].replace("_", "-").lower()
+        project.mkdir(parents=True, exist_ok=True)
+        return self._list(Path(shutil.copy(wheel, project)))
+
+    def _list(self, wheel: Path) -> str:
+        project = wheel.parent
+        name, version = project.name, wheel.name.split("-")[1]
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        links = [f'<a href="{path.name}">{path.name}</a>' for path in sorted(project.glob("*.whl"))]
+        links = [
+            f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
+            for path in sorted(project.glob("*.whl"))
+        ]
         (project / "index.html").write_text("<!DOCTYPE html><html><body>" + "".join(links) + "</body></html>")
         return f"{name}=={version} --hash=sha256:{digest}\n"
 
