@@ -8,9 +8,11 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,33 @@ def validate_arguments(command: list[str], text: str, unit: str) -> None:
             service = parse_unit_file(path)
         except UnitError as error:
             raise ReleaseError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="dflash-validate-") as scratch:
+        _run(
+            command, service, unit, _in_scratch(text, process_environment(service, uuid.uuid4().hex), scratch), scratch
+        )
+
+
+def _in_scratch(text: str, environment: Mapping[str, str], scratch: str) -> dict[str, str]:
+    """Return the environment with a unit's state and cache directories replaced: systemd makes those at its start."""
+    places = {}
+    for directive, root in (("StateDirectory", "/var/lib"), ("CacheDirectory", "/var/cache")):
+        for line in re.findall(rf"^{directive}=(.+)$", text, re.MULTILINE):
+            places.update({os.path.join(root, name): os.path.join(scratch, directive, name) for name in line.split()})
+    moved = {}
+    for name, value in environment.items():
+        place = next((place for place in places if value == place or value.startswith(place + "/")), None)
+        moved[name] = places[place] + value[len(place) :] if place else value
+    return {**moved, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _run(command: list[str], service: UnitEnvironment, unit: str, environment: Mapping[str, str], scratch: str) -> None:
+    identity = _identity(service)
+    if identity:
+        os.chown(scratch, identity["user"], identity["group"])
     try:
         process = subprocess.run(
             command,
-            env={**process_environment(service, uuid.uuid4().hex), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -48,7 +73,7 @@ def validate_arguments(command: list[str], text: str, unit: str) -> None:
             errors="replace",
             timeout=_LIMIT,
             check=False,
-            **_identity(service),
+            **identity,
         )
     except subprocess.TimeoutExpired as error:
         raise ReleaseError(
