@@ -18,14 +18,14 @@ from support.local_index import LocalIndex
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Request, gather, result
-from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
-    GenerationError,
-    Recipe,
-    build,
-    inspect_interpreter,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import build
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
+    GenerationError,
+    Recipe,
+    inspect_interpreter,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source
 
 UV = str(Path(sys.executable).with_name("uv"))
@@ -55,6 +55,10 @@ class Site:
 
     def recipe(self, **changes: Any) -> Recipe:
         return _build.make_recipe(self.options(**changes))
+
+    def plan(self, **changes: Any) -> dict[str, Any]:
+        options = self.options(**changes)
+        return _build.plan(_build.make_recipe(options), options)
 
     def build(self, **changes: Any) -> dict[str, Any]:
         options = self.options(**changes)
@@ -99,7 +103,7 @@ def test_a_second_generation_shares_its_files_with_the_first(site: Site) -> None
 
 
 def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
-    plan = _build.plan(site.recipe())
+    plan = site.plan()
     assert plan["changed"]
     assert not site.root.exists(), "planning writes nothing"
     result = site.build()
@@ -109,7 +113,7 @@ def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
         result["site_packages"],
     )
     assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"]["distributions"]
-    after = _build.plan(site.recipe())
+    after = site.plan()
     assert not after["changed"]
     assert after["before"]["id"] == result["id"]
 
@@ -156,7 +160,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_complete(site: Site, l
 def _build_and_report(options: dict[str, Any], queue: Any) -> None:
     said: list[str] = []
     result = _build.run(_build.make_recipe(options), options, said.append)
-    queue.put((result["manifest"]["created"], "waiting for another build on this host" in said))
+    queue.put((result["manifest"]["created"], any(line.startswith("waiting for the run that PID") for line in said)))
 
 
 def test_two_runs_at_once_build_once(site: Site) -> None:
@@ -281,7 +285,7 @@ def test_an_odd_manifest_of_another_folder_is_passed_over(site: Site) -> None:
     odd = site.root / "venvs" / "odd" / ".dflash"
     odd.mkdir(parents=True)
     (odd / "generation.json").write_text('{"id": "odd"}')
-    assert _build.plan(site.recipe())["before"] is None
+    assert site.plan()["before"] is None
     assert site.build()["changed"]
 
 
