@@ -160,7 +160,7 @@ def _needs(recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapp
     need = _space.need_of(sizes, [entry.pin for entry in entries], present)
     base = _base_need(recipe, choice) if recipe.base else _space.Need(0, 0)
     room = _space.room_at(recipe.root)
-    space = {"need": need.plus(base), "room": room}
+    space = {"need": list(need.plus(base)), "room": list(room)}
     _refuse_shortage(recipe, space)
     answer: dict[str, Any] = {
         "space": space,
@@ -182,7 +182,7 @@ def _needs(recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapp
 
 
 def _refuse_shortage(recipe: Recipe, space: Mapping[str, Any]) -> None:
-    words = _space.shortage(recipe.root, space["need"], space["room"])
+    words = _space.shortage(recipe.root, _space.Need(*space["need"]), _space.Room(*space["room"]))
     if words:
         raise GenerationError(words)
 
