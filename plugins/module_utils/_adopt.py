@@ -116,6 +116,17 @@ def names_of(base: str) -> list[bytes]:
     return [os.fsencode(name) for name in sorted(names, key=len, reverse=True)]
 
 
+def plain_shebang(data: bytes) -> bytes:
+    """A script that calls its interpreter through the shell, as installers write it for long paths, without that."""
+    lines = data.split(b"\n", 3)
+    called = (
+        re.match(rb"\'\'\'exec\' [\"\']?([^\"\']+)[\"\']? \"\$0\" \"\$@\"\Z", lines[1]) if len(lines) == 4 else None
+    )
+    if called and lines[0] == b"#!/bin/sh" and lines[2] == b"' '''":
+        return b"#!" + called.group(1) + b"\n" + lines[3]
+    return data
+
+
 def choose(base: Base, lock: Sequence[LockEntry], markers: Mapping[str, str]) -> Choice:
     """Return what stays of a base under a lock; without a lock everything does.
 
@@ -320,6 +331,7 @@ def _content(
     if place.endswith(".dist-info/RECORD"):
         data = b"\n".join(row for row in data.splitlines() if not _UNSTEADY_ROW.search(row))
     elif b"\0" not in data[:4096]:
+        data = plain_shebang(data)
         for name in names:
             data = data.replace(name, b"@base@")
     return record_digest(hashlib.sha256(data).hexdigest())

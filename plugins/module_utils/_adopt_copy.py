@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt import (
     dropped_paths,
     members,
     names_of,
+    plain_shebang,
     read_base,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular, write_atomically
@@ -159,10 +160,11 @@ def _rewrite(source: str, place: str, names: Sequence[bytes], destination: str) 
     data = read_regular(source)
     new = os.fsencode(destination)
     if b"\0" not in data:
+        data = plain_shebang(data)
         for name in names:
             data = data.replace(name, new)
         line, _newline, rest = data.partition(b"\n")
-        if line.startswith(b"#!" + new) and len(line) > _SHEBANG_LIMIT:
+        if line.startswith(b"#!" + new) and (len(line) > _SHEBANG_LIMIT or b" " in new):
             # As pip and uv write it: the shell reads the whole line, and Python takes it for a text.
             command = line[2:].strip()
             data = b"#!/bin/sh\n'''exec' \"" + command + b'" "$0" "$@"\n\' \'\'\'\n' + rest

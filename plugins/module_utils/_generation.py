@@ -210,7 +210,7 @@ def _install(recipe: Recipe, entries: Sequence[LockEntry], uv: str, source: Sour
     if not entries:
         return
     pins = Path(recipe.path, NOTES, "install.txt")
-    pins.write_text(render_lock(tuple(entries)), encoding="utf-8")
+    pins.write_text(render_lock(tuple(entries), exact=True), encoding="utf-8")
     with _watched(recipe, len(entries), progress) as heard:
         run_uv(
             uv,

@@ -124,7 +124,7 @@ def _fetch_one(
         if attempt == 2:
             raise WheelhouseError(
                 f"the file of {pin} is not the one whose hash the lock has: {file.name}: it has sha256:{found}: "
-                "compile the lock anew if it was replaced for a known reason; if nobody knows one, do not trust that index"
+                "compile the lock anew if there is a known reason; if nobody knows one, do not trust that index"
             )
     path = os.path.join(folder, found, file.name)
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)

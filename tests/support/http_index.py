@@ -112,9 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         if start > end:
             self._answer(416, b"")
             return
-        self._answer(
-            206, data[start : end + 1], {"Content-Range": f"bytes {start}-{end}/{len(data)}"}, name=path.name
-        )
+        self._answer(206, data[start : end + 1], {"Content-Range": f"bytes {start}-{end}/{len(data)}"}, name=path.name)
 
     def _answer(self, status: int, data: bytes, headers: dict[str, str] | None = None, name: str = "") -> None:
         self.send_response(status)

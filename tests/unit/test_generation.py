@@ -9,12 +9,11 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.local_index import LocalIndex
+from support.generation_site import UV, Site
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Request, gather, result
@@ -23,46 +22,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
     GenerationError,
-    Recipe,
     inspect_interpreter,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source
-
-UV = str(Path(sys.executable).with_name("uv"))
-
-
-class Site:
-    """A root for generations, an index with wheels, and the options of the module."""
-
-    def __init__(self, folder: Path) -> None:
-        self.index = LocalIndex(folder / "index")
-        self.root = folder / "root"
-        self.lock = self.index.add("first-thing", "1.0", {"first_thing.py": "VALUE = 1\n"})
-        self.lock += self.index.add("second-thing", "2.0", {"second_thing/__init__.py": "VALUE = 2\n"})
-
-    def options(self, **changes: Any) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "root": str(self.root),
-            "lock": "test.txt",
-            "lock_content": self.lock,
-            "overlays": [],
-            "python": sys.executable,
-            "index_url": self.index.url,
-            "ca_file": None,
-            "uv": UV,
-        }
-        return {**options, **changes}
-
-    def recipe(self, **changes: Any) -> Recipe:
-        return _build.make_recipe(self.options(**changes))
-
-    def plan(self, **changes: Any) -> dict[str, Any]:
-        options = self.options(**changes)
-        return _build.plan(_build.make_recipe(options), options)
-
-    def build(self, **changes: Any) -> dict[str, Any]:
-        options = self.options(**changes)
-        return _build.run(_build.make_recipe(options), options, lambda line: None)
 
 
 @pytest.fixture
