@@ -47,7 +47,7 @@ class ActionModule(DetachedAction):
         self, plan: dict[str, Any], expected: dict[str, str], arguments: dict[str, Any], task_vars: dict[str, Any]
     ) -> dict[str, Any]:
         """Judge what is to be installed and, for a host without a network, bring the wheels there."""
-        facts: dict[str, Any] = {"warnings": list(plan["warnings"])}
+        facts: dict[str, Any] = {"warnings": list(plan["advice"])}
         supply = Supply(self, arguments, plan)
         if not plan["install"] or not (supply.checking or supply.making):
             return facts

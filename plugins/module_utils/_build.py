@@ -103,7 +103,7 @@ def plan(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
         "requirements": [[entry.name, entry.version, entry.marker] for entry in recipe.lock],
         "overlays": {overlay.path: overlay.digest for overlay in recipe.overlays},
         "progress_file": progress_file(recipe),
-        "warnings": [],
+        "advice": [],
         **_identity(recipe),
     }
     if recipe.base:
@@ -174,7 +174,7 @@ def _needs(recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapp
         answer["removed"] = list(choice.removed)
         outside = editable_paths(recipe.base.site_packages)
         if outside:
-            answer["warnings"] = [
+            answer["advice"] = [
                 f"the base imports from {', '.join(outside)}, which is no part of the generation and may change: "
                 f"{recipe.base.path}"
             ]

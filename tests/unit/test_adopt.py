@@ -247,7 +247,7 @@ def test_an_editable_installation_elsewhere_is_a_warning(site: Site, base: Path,
     (tmp_path / "checkout").mkdir()
     (packages(base) / "mine.pth").write_text(f"{tmp_path}/checkout\n")
     plan = site.plan(base=str(base), lock_content=None, python=None)
-    (warning,) = plan["warnings"]
+    (warning,) = plan["advice"]
     assert f"{tmp_path}/checkout" in warning
 
 
