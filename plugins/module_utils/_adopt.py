@@ -27,6 +27,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import Bas
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import marker_applies
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, VenvError, open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._versions import same_version
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_archive import is_contested
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Distribution,
     Installed,
@@ -40,6 +41,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 _OWN_TOP = frozenset({"pyvenv.cfg", "lib64", NOTES, ".gitignore", ".lock", "CACHEDIR.TAG"})
 _OWN_SCRIPT = re.compile(r"(python[\d.]*t?|pypy[\d.]*|(de)?activate(\..*|_this\.py)?|pydoc\.bat)\Z")
 _TEXT_LIMIT = 1 << 20
+_SHELL_LINE = re.compile(rb"""'''exec' ["']?([^"']+)["']? "\$0" "\$@"\Z""")
 # Written by installers with the time of the installation in it, which is no content.
 _VOLATILE = ("uv_cache.json",)
 # Rows of RECORD that differ with the place of the venv (scripts) or with how it was installed.
@@ -119,9 +121,7 @@ def names_of(base: str) -> list[bytes]:
 def plain_shebang(data: bytes) -> bytes:
     """A script that calls its interpreter through the shell, as installers write it for long paths, without that."""
     lines = data.split(b"\n", 3)
-    called = (
-        re.match(rb"\'\'\'exec\' [\"\']?([^\"\']+)[\"\']? \"\$0\" \"\$@\"\Z", lines[1]) if len(lines) == 4 else None
-    )
+    called = _SHELL_LINE.match(lines[1]) if len(lines) == 4 else None
     if called and lines[0] == b"#!/bin/sh" and lines[2] == b"' '''":
         return b"#!" + called.group(1) + b"\n" + lines[3]
     return data
@@ -198,7 +198,8 @@ def _why_not(copies: Sequence[Distribution], entries: Sequence[LockEntry], insta
     for row in distribution.files:
         if is_code(row.path) and not os.path.exists(row.path):
             return f"{os.path.basename(row.path)} is missing"
-        shared = len({owner.name for owner in installed.owners(row.path)}) > 1
+        inside = row.path[len(os.path.realpath(distribution.site_packages)) + 1 :]
+        shared = is_contested(inside) and len({owner.name for owner in installed.owners(row.path)}) > 1
         if shared and row.digest and _digest_or_none(row.path, in_record=True) != row.digest:
             return f"{os.path.basename(row.path)} holds what another distribution brought"
     return ""

@@ -11,8 +11,18 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import is_code
+
 # No honest wheel has more; an archive that says so is not read on.
 _FILE_LIMIT = 500_000
+# Where packages put what is not theirs to import: tests, and what builds them (flashinfer-python and
+# torch-c-dlpack-ext both have a build_backend.py).
+_INCIDENTAL = frozenset(
+    (
+        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
+        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
+    )
+)
 # The folders of a wheel's .data that an installer lays into site-packages.
 _SITE_SCHEMES = ("purelib", "platlib")
 
@@ -40,14 +50,19 @@ def read_wheel(stream: BinaryIO) -> WheelFiles:
     return WheelFiles({_place(e.filename): (e.file_size, e.CRC) for e in entries if not e.is_dir()})
 
 
+def is_contested(path: str) -> bool:
+    """Whether it matters whose content a path below site-packages has: it is code that somebody imports or loads."""
+    return is_code(path) and path.split("/", 1)[0] not in _INCIDENTAL
+
+
 def clashes(wheels: Mapping[str, WheelFiles]) -> dict[tuple[str, str], list[str]]:
-    """Return {two pins: paths} of the files that both bring with different content."""
+    """Return {two pins: paths} of the code that both bring with different content."""
     owners: dict[str, tuple[str, tuple[int, int]]] = {}
     found: dict[tuple[str, str], list[str]] = {}
     for pin in sorted(wheels):
         for path, content in wheels[pin].files.items():
             first, same = owners.setdefault(path, (pin, content))
-            if same != content:
+            if same != content and is_contested(path):
                 found.setdefault((first, pin), []).append(path)
     return found
 

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry
@@ -22,7 +21,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import open
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import GenerationError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._versions import same_version
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_archive import WheelFiles, clashes, read_wheel
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import is_code
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -97,19 +95,9 @@ def contents(wheels: dict[str, list[str]]) -> dict[str, WheelFiles]:
 
 def clash_messages(wheels: dict[str, WheelFiles]) -> list[str]:
     """One line for each two pins that bring code to one path with different content."""
-    lines = []
-    for (one, other), paths in clashes(wheels).items():
-        code = [path for path in paths if is_code(path)]
-        if code:
-            lines.append(
-                f"{one} and {other} both bring {code[0]}"
-                + (f" and {len(code) - 1} more files" if len(code) > 1 else "")
-                + ", with different content: whichever is installed last wins: keep one of the two in the lock"
-            )
-    return lines
-
-
-def remove_partial(root: str) -> None:
-    """Remove the folders of links that killed runs left behind."""
-    for folder in Path(store_of(root)).glob(".for-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    return [
+        f"{one} and {other} both bring {paths[0]}"
+        + (f" and {len(paths) - 1} more files" if len(paths) > 1 else "")
+        + ", with different content: whichever is installed last wins: keep one of the two in the lock"
+        for (one, other), paths in clashes(wheels).items()
+    ]

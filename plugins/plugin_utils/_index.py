@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _PAGE_LIMIT = 64 << 20  # the page of a project with thousands of files has a few megabytes
 _TIMEOUT = 20.0  # seconds without a byte
+_PAUSE = 1.0  # seconds before a second attempt
 _TAIL = 1 << 17  # what is read of an archive's end at once: nearly always all of its directory
 _GAP = 16 << 20
 _CERTIFICATES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
@@ -123,7 +125,7 @@ class Indexes:
             if authorization and urlsplit(address).netloc == place:
                 request.add_unredirected_header("Authorization", authorization)
         try:
-            return self._opener.open(request, timeout=_TIMEOUT)
+            return self._opened(request)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (404, 410):
@@ -133,6 +135,16 @@ class Indexes:
             reason = getattr(error, "reason", error)
             words = getattr(reason, "strerror", None) or type(reason).__name__
             raise PackageIndexError(f"{what} cannot be read: {words}") from error
+
+    def _opened(self, request: urllib.request.Request) -> Any:
+        """Open a request; once more after a moment when no connection came about: names resolve late under load."""
+        try:
+            return self._opener.open(request, timeout=_TIMEOUT)
+        except urllib.error.HTTPError:
+            raise
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            time.sleep(_PAUSE)
+            return self._opener.open(request, timeout=_TIMEOUT)
 
 
 class _NotFoundError(PackageIndexError):

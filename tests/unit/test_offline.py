@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,10 @@ from support import ansible_run
 from support.generation_site import UV, Site
 from support.http_index import HttpIndex
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
+from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import GenerationError, inspect_interpreter
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._lock_check import Checked, Pin, Target, check
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import WheelhouseError, fetch
 
 SECRETS = ("r0bot", "s3cret")
@@ -81,10 +86,10 @@ def test_check_mode_tells_the_plan_of_the_run_and_a_second_run_changes_nothing(s
 
 def test_the_directories_of_archives_are_read_and_not_the_wheels(setting: Setting) -> None:
     lock = setting.site.lock + big(setting)
-    assert setting.run(check=True, lock_content=lock)["lock_check"]["wheels"] == 3
+    assert len(judge(setting, lock).wheels) == 3
     assert 0 < setting.index.sent["big_thing-1.0-py3-none-any.whl"] < 300_000
     before = dict(setting.index.sent)
-    assert setting.run(check=True, lock_content=lock)["lock_check"]["wheels"] == 3
+    assert len(judge(setting, lock).wheels) == 3
     assert setting.index.sent == before, "what was read once is known by its hash"
 
 
@@ -98,18 +103,16 @@ def test_a_locked_build_is_never_another_one_whatever_the_order_of_indexes(
     with other.serving():
         urls = [setting.index.url, other.url] if first == "plain" else [other.url, setting.index.url]
         for lock, value in ((tagged, "130"), (plain, "1")):
-            done = setting.run(lock_content=lock, index_url=urls[0], extra_index_urls=urls[1:])
-            assert not done["failed"], done["msg"]
+            done = setting.site.build(lock_content=lock, index_url=urls[0], extra_index_urls=urls[1:])
             assert (Path(done["site_packages"]) / "thing.py").read_text() == f"VALUE = {value}\n"
 
 
 def test_a_tagged_pin_is_not_met_by_the_plain_build(setting: Setting) -> None:
-    plain = setting.index.add("thing", "1.0", {"thing.py": ""})
-    done = setting.run(lock_content=plain.replace("==1.0", "==1.0+cu130"))
-    assert done["failed"]
-    assert "no index has a wheel of thing==1.0+cu130: correct the pin" in done["msg"]
-    done = setting.run(lock_content=plain.replace("==1.0", "==1.0+cu130"), check_lock=False)
-    assert done["failed"]
+    lock = setting.index.add("thing", "1.0", {"thing.py": ""}).replace("==1.0", "==1.0+cu130")
+    (error,) = judge(setting, lock).errors
+    assert "no index has a wheel of thing==1.0+cu130: correct the pin" in error
+    with pytest.raises(GenerationError, match="cu130"):
+        setting.site.build(lock_content=lock)
     assert not list(setting.site.root.glob("venvs/cpython*"))
 
 
@@ -120,13 +123,14 @@ def test_a_yanked_version_is_installed_with_a_warning(setting: Setting) -> None:
     assert "first-thing==1.0 was yanked from the index: broken on Mondays" in printed
 
 
-@pytest.mark.parametrize("check_lock", [True, False])
-def test_a_wrong_hash_is_one_line_with_a_fix(setting: Setting, check_lock: bool) -> None:
+def test_a_wrong_hash_is_one_line_with_a_fix(setting: Setting) -> None:
     lock = setting.site.lock[:-65] + "0" * 64 + "\n"
-    done = setting.run(lock_content=lock, check_lock=check_lock)
-    assert done["failed"]
-    (line,) = [line for line in done["msg"].splitlines() if "second-thing" in line and "compile the lock anew" in line]
-    assert "hash" in line
+    (early,) = judge(setting, lock).errors
+    assert early.startswith("no file of second-thing==2.0 at the indexes has a hash of the lock: compile the lock anew")
+    with pytest.raises(GenerationError) as late:
+        setting.site.build(lock_content=lock)
+    first = str(late.value).splitlines()[0]
+    assert "the file of second-thing==2.0 is not the one whose hash the lock has: compile the lock anew" in first
     assert not list(setting.site.root.glob("venvs/cpython*"))
 
 
@@ -167,12 +171,19 @@ def test_credentials_are_in_nothing_that_is_left_or_can_be_looked_at(tmp_path: P
             assert left.stdout == "", secret
 
 
+def judge(setting: Setting, lock: str, driver: str | None = None) -> Checked:
+    """What the controller says of a lock for this Python."""
+    pins = [Pin(entry.name, entry.version, entry.hashes) for entry in read_lock(lock)]
+    python = inspect_interpreter(sys.executable)._asdict()
+    return check(pins, Target(python), Indexes([setting.index.url]), str(setting.cache), driver)
+
+
 # --- the lock, judged before anything is built -----------------------------------------------------------
 
 
 def test_two_wheels_with_different_code_at_one_path_are_refused(setting: Setting) -> None:
-    lock = setting.index.add("pair-cu12", "1.0", {"pair/lib.so": "twelve", "nvidia/__init__.py": ""})
-    lock += setting.index.add("pair-cu13", "1.0", {"pair/lib.so": "thirteen", "nvidia/__init__.py": ""})
+    lock = setting.index.add("pair-cu12", "1.0", {"pair/lib.so": "twelve", "nvidia/__init__.py": "", "setup.py": "1"})
+    lock += setting.index.add("pair-cu13", "1.0", {"pair/lib.so": "thirteen", "nvidia/__init__.py": "", "setup.py": ""})
     done = setting.run(lock_content=lock)
     assert done["failed"]
     assert "pair-cu12==1.0 and pair-cu13==1.0 both bring pair/lib.so, with different content" in done["msg"]
@@ -192,40 +203,35 @@ def torch_lock(setting: Setting, **versions: str) -> str:
 
 def test_a_runtime_set_that_does_not_fit_torch_is_refused(setting: Setting) -> None:
     lock = torch_lock(setting, nvidia_cublas="13.0.0.1", nvidia_cublas_cu12="12.8.4.1")
-    done, printed = setting.told(lock_content=lock, driver="550.54.15")
-    assert done["failed"]
-    for words in (
-        "torch==2.11.0 requires nvidia-cublas==13.1.0.3, the lock has 13.0.0.1: pin that one",
-        "torch==2.11.0 requires nvidia-nccl-cu13==2.28.9: add it to the lock",
-        "the driver 550.54.15 is too old for CUDA 13",
-    ):
-        assert words in done["msg"]
-    assert "Traceback" not in printed
+    judged = judge(setting, lock, "550.54.15")
+    assert [error.split(":")[0] for error in judged.errors] == [
+        "torch==2.11.0 requires nvidia-cublas==13.1.0.3, the lock has 13.0.0.1",
+        "torch==2.11.0 requires nvidia-nccl-cu13==2.28.9",
+        "the driver 550.54.15 is too old for CUDA 13, which torch==2.11.0 is built for",
+    ]
+    assert "another major: nvidia-cublas-cu12" in judged.warnings[0]
 
 
 def test_a_runtime_set_that_fits_is_not_held_up(setting: Setting) -> None:
     lock = torch_lock(setting, nvidia_cublas="13.1.0.3", nvidia_nccl_cu13="2.28.9")
-    assert not setting.run(lock_content=lock, driver="580.95.05")["failed"]
+    assert judge(setting, lock, "580.95.05")[:2] == ([], [])
 
 
 def test_a_wheel_for_a_newer_c_library_or_another_python_is_named(setting: Setting) -> None:
     lock = setting.index.add("thing", "1.0", {"thing.py": ""})
     plain = setting.index.folder / "thing" / "thing-1.0-py3-none-any.whl"
     plain.rename(plain.with_name("thing-1.0-cp39-cp39-manylinux_2_99_x86_64.whl"))
-    done = setting.run(lock_content=lock)
-    assert done["failed"]
-    assert "no wheel of thing==1.0 fits Python 3." in done["msg"]
-    assert "manylinux_2_99" in done["msg"]
+    (error,) = judge(setting, lock).errors
+    assert "no wheel of thing==1.0 fits Python 3." in error
+    assert "manylinux_2_99" in error
 
 
 def test_an_index_that_does_not_answer_is_said_and_holds_up_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.build()
-    lock = site.lock + site.index.add("third-thing", "3.0", {"third_thing.py": ""})
-    arguments = {"root": str(site.root), "lock_content": lock, "uv": UV, "index_url": "http://127.0.0.1:9/simple"}
-    done, _printed = ansible_run.run("venv_generation", {**arguments}, tmp_path, check=True)
+    arguments = {"root": str(site.root), "lock_content": site.lock, "uv": UV, "index_url": "http://127.0.0.1:9/simple"}
+    done, _printed = ansible_run.run("venv_generation", arguments, tmp_path, check=True)
     assert (done["failed"], done["changed"]) == (False, True)
-    assert done["lock_check"]["skipped"]
+    assert "first-thing cannot be read: Connection refused" in done["lock_check"]["skipped"]
 
 
 # --- without a network -----------------------------------------------------------------------------------
@@ -246,7 +252,7 @@ def test_a_wheelhouse_installs_with_the_network_cut(setting: Setting) -> None:
     house.mkdir()
     for wheel in setting.index.folder.glob("*/*.whl"):
         (house / wheel.name).write_bytes(wheel.read_bytes())
-    offline = {"wheelhouse": str(house), "no_index": True, "index_url": None}
+    offline: dict[str, Any] = {"wheelhouse": str(house), "no_index": True, "index_url": None}
     done = setting.run(wrapper=("unshare", "-n"), **offline)
     assert not done["failed"], done["msg"]
     assert done["distributions"] == {"first-thing": "1.0", "second-thing": "2.0"}
@@ -366,22 +372,15 @@ def test_a_lock_that_does_not_fit_on_the_disk_is_refused_with_numbers(setting: S
 
 def test_a_disk_that_fills_up_on_the_way_leaves_nothing_half_done(setting: Setting, small_disk: Path) -> None:
     lock = setting.site.lock + big(setting, megabytes=32)
-    done, printed = setting.told(root=str(small_disk), lock_content=lock, check_lock=False)
-    assert done["failed"]
-    assert done["msg"].startswith(f"the disk is full: {small_disk}: ")
-    assert "Traceback" not in printed
+    with pytest.raises(GenerationError) as full:
+        setting.site.build(root=str(small_disk), lock_content=lock)
+    assert re.fullmatch(rf"the disk is full: {small_disk}: \d+ MB are free now: make room, .*", str(full.value))
     assert not list(small_disk.glob("venvs/cpython*"))
-    assert not setting.run(root=str(small_disk), check_lock=False)["failed"]
+    assert setting.site.build(root=str(small_disk))["changed"]
 
 
-def test_two_runs_at_once_through_ansible_build_one(setting: Setting) -> None:
-    lock = setting.site.lock + big(setting)
-    command = ansible_run.command("venv_generation", setting.arguments(lock_content=lock))
-    environment = ansible_run.environment(setting.home)
-    runs = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        for _number in range(2)
-    ]
-    answers = [process.communicate(timeout=120)[0] for process in runs]
-    assert ["SUCCESS" in text or "CHANGED" in text for text in answers] == [True, True], answers
-    assert len(list(setting.site.root.glob("venvs/cpython*"))) == 1
+def test_an_adoption_that_does_not_fit_is_refused_with_numbers(setting: Setting, small_disk: Path) -> None:
+    base = setting.site.build(lock_content=setting.site.lock + big(setting, megabytes=32))["path"]
+    Path(base, ".dflash", "generation.json").unlink()
+    with pytest.raises(GenerationError, match="not enough room on the disk: .* takes at least 34 MB, 21 MB are free"):
+        setting.site.plan(root=str(small_disk), base=base, lock_content=None, python=None)

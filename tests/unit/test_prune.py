@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support.generation_site import Site
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils import _build, _prune, _release
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _build, _release
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import GenerationError
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UV_VERSION
 
 UNIT = "[Service]\nEnvironment=DFLASH_RELEASE=@release@\n"
 
@@ -169,7 +170,7 @@ def test_the_cache_keeps_what_a_generation_has_and_nothing_else(site: Site) -> N
     newer = site.index.add("big-thing", "2.0", {"big.py": "#" * 100_001})
     site.build(lock_content=shared + gone)
     kept = site.build(lock_content=shared + newer)
-    uv = site.root / "tools" / f"uv-{_prune.known_uv.__globals__['UV_VERSION']}" / "bin" / "uv"
+    uv = site.root / "tools" / f"uv-{UV_VERSION}" / "bin" / "uv"
     uv.parent.mkdir(parents=True)
     uv.symlink_to(site.options()["uv"])
     cached = [path.stat().st_size for path in (site.root / "cache").rglob("big.py")]
