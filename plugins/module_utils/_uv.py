@@ -43,13 +43,15 @@ class Source(NamedTuple):
 
     environment: dict[str, str]
     uv: str | None  # None: the collection's own
-    index_urls: tuple[str, ...] = ()  # may carry credentials
+    index_urls: tuple[str, ...] = ()  # index_url, perhaps empty, and the others; may carry credentials
     lock: int | None = None  # descriptor of the lock file: an installer that outlives its builder holds the lock on
 
     def shown(self, text: str) -> str:
         """Return text as it may be shown: without credentials, and without the address of an index of one's own."""
         text = without_credentials(text)
         for number, url in enumerate(self.index_urls):
+            if not url:  # the public index needs no hiding
+                continue
             address = urlsplit(url)
             place = re.escape((address.hostname or "") + (f":{address.port}" if address.port else ""))
             prefix = re.escape(address.path.rstrip("/"))

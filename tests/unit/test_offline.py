@@ -362,8 +362,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_lock_that_does_not_fit_on_the_disk_is_refused_with_numbers(setting: Setting, small_disk: Path) -> None:
     lock = setting.site.lock + big(setting, megabytes=32)
-    for check in (True, False):
-        done = setting.run(check=check, root=str(small_disk), lock_content=lock)
+    for planning in (True, False):
+        done = setting.run(check=planning, root=str(small_disk), lock_content=lock)
         assert done["failed"]
         assert "not enough room on the disk" in done["msg"]
         assert "takes at least 34 MB, 21 MB are free" in done["msg"]
