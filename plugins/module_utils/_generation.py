@@ -20,6 +20,7 @@ from typing import Any, Callable
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _space
 from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt import Choice, choose
 from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt_copy import copy_base
+from ansible_collections.gpufleet.dflash.plugins.module_utils._bytecode import compile_rest, link_compiled
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive, write_atomically
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry, lock_digest, render_lock
@@ -130,10 +131,12 @@ def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]
     python = os.path.join(recipe.path, "bin", "python")
     _install(recipe, to_install(recipe, choice), uv, source, progress)
     site = site_packages(recipe.path)
-    if recipe.base:
+    sibling = _sibling(recipe)
+    if sibling or recipe.base:
         progress("compiling")
-        # What does not compile was no module of the base either.
-        subprocess.run([python, "-I", "-m", "compileall", "-q", site], capture_output=True, check=False)
+        if sibling:
+            link_compiled(site, sibling, recipe.interpreter.tag)
+        compile_rest(python, [site])
     for overlay in recipe.overlays:
         _lay(overlay, site, python)
     installed = json.loads(run_uv(uv, ["pip", "list", "--python", python, "--format", "json"], source))
@@ -158,6 +161,20 @@ def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]
     text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
     write_atomically(str(notes / MANIFEST), text.encode())
     return manifest
+
+
+def _sibling(recipe: Recipe) -> str | None:
+    """The site-packages of the newest complete generation of the same Python."""
+    made_for = (recipe.interpreter.path, recipe.interpreter.version)
+    fitting = [
+        manifest
+        for manifest in manifests(recipe.root)
+        if ((manifest.get("python") or {}).get("path"), (manifest.get("python") or {}).get("version")) == made_for
+    ]
+    if not fitting:
+        return None
+    newest = max(fitting, key=lambda manifest: manifest["created"])
+    return site_packages(os.path.join(recipe.root, "venvs", newest["id"]))
 
 
 def choice_of(recipe: Recipe) -> Choice:
@@ -211,11 +228,12 @@ def _install(recipe: Recipe, entries: Sequence[LockEntry], uv: str, source: Sour
         return
     pins = Path(recipe.path, NOTES, "install.txt")
     pins.write_text(render_lock(tuple(entries), exact=True), encoding="utf-8")
+    compiling = [] if _sibling(recipe) or recipe.base else ["--compile-bytecode"]
     with _watched(recipe, len(entries), progress) as heard:
         run_uv(
             uv,
             ["pip", "install", "--python", os.path.join(recipe.path, "bin", "python")]
-            + ["--no-deps", "--require-hashes", "--compile-bytecode", "-r", str(pins)],
+            + ["--no-deps", "--require-hashes", *compiling, "-r", str(pins)],
             source,
             heard,
         )

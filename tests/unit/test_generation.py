@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,34 @@ def test_a_second_generation_shares_its_files_with_the_first(site: Site) -> None
     second = Path(site.build()["site_packages"], "first_thing.py")
     assert first != second
     assert first.stat().st_ino == second.stat().st_ino
+
+
+def test_a_second_generation_shares_the_byte_code_of_the_same_sources_and_compiles_the_rest(site: Site) -> None:
+    first = Path(site.build()["site_packages"])
+    lock = site.lock + site.index.add("third-thing", "3.0", {"third_thing.py": "VALUE = 3\n"})
+    overlay = {"dest": "second_thing/__init__.py", "content": "VALUE = 20\n"}
+    second = Path(site.build(lock_content=lock, overlays=[overlay])["site_packages"])
+    tag = sys.implementation.cache_tag
+
+    def inode(packages: Path, name: str) -> int:
+        return (packages / name).stat().st_ino
+
+    shared = f"__pycache__/first_thing.{tag}.pyc"
+    patched = f"second_thing/__pycache__/__init__.{tag}.pyc"
+    assert inode(first, shared) == inode(second, shared)
+    assert inode(first, patched) != inode(second, patched)
+    assert (second / f"__pycache__/third_thing.{tag}.pyc").exists()
+    code = "import first_thing, second_thing, third_thing as t; print(second_thing.VALUE, first_thing.__cached__)"
+    python = second.parents[2] / "bin" / "python"
+    answer = subprocess.run([python, "-B", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["20", str(second / shared)]
+    old = subprocess.run(
+        [first.parents[2] / "bin" / "python", "-B", "-c", "import second_thing; print(second_thing.VALUE)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert old.stdout == "2\n"
 
 
 def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
