@@ -233,7 +233,8 @@ def _install(recipe: Recipe, entries: Sequence[LockEntry], uv: str, source: Sour
         run_uv(
             uv,
             ["pip", "install", "--python", os.path.join(recipe.path, "bin", "python")]
-            + ["--no-deps", "--require-hashes", *compiling, "-r", str(pins)],
+            + ["--no-deps", "--require-hashes", *compiling]
+            + [*(["--no-index"] if source.no_index else []), "-r", str(pins)],
             source,
             heard,
         )

@@ -46,6 +46,11 @@ class Source(NamedTuple):
     index_urls: tuple[str, ...] = ()  # index_url, perhaps empty, and the others; may carry credentials
     lock: int | None = None  # descriptor of the lock file: an installer that outlives its builder holds the lock on
 
+    @property
+    def no_index(self) -> bool:
+        """Whether no index may be asked; uv has no variable for that."""
+        return "PIP_NO_INDEX" in self.environment
+
     def shown(self, text: str) -> str:
         """Return text as it may be shown: without credentials, and without the address of an index of one's own."""
         text = without_credentials(text)
@@ -101,7 +106,7 @@ def installer_environment(
         environment.update(UV_FIND_LINKS=",".join(wheelhouses), PIP_FIND_LINKS=" ".join(wheelhouses))
     if no_index:
         # Nor does pip then look at what the host's own configuration names.
-        environment.update(UV_NO_INDEX="1", PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
+        environment.update(PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     if ca_file:
         environment.update(SSL_CERT_FILE=ca_file, PIP_CERT=ca_file)
     return environment

@@ -149,8 +149,11 @@ def _download(file: IndexFile, partial: str, indexes: Indexes, counter: _Counter
             with indexes.open(file, there) as answer:
                 if there and getattr(answer, "status", 206) != 206:
                     # An index that sends the whole file again.
-                    stream.truncate(0)
+                    stream.seek(0)
+                    stream.truncate()
                     digest = hashlib.sha256()
+                length = getattr(answer, "headers", {}).get("Content-Length")
+                whole = file.size or (stream.tell() + int(length) if length else 0)
                 while chunk := answer.read(_CHUNK):
                     if counter.stopped.is_set():
                         raise WheelhouseError("another wheel could not be fetched")
@@ -164,4 +167,8 @@ def _download(file: IndexFile, partial: str, indexes: Indexes, counter: _Counter
             raise WheelhouseError(f"a wheel cannot be fetched: {file.name}: {words}: run again to go on") from error
         stream.flush()
         os.fsync(stream.fileno())
+        if os.fstat(stream.fileno()).st_size < whole:
+            raise WheelhouseError(
+                f"a wheel cannot be fetched: {file.name}: the connection broke off: run again to go on"
+            )
     return digest.hexdigest()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import re
 import signal
@@ -262,54 +263,54 @@ def test_a_wheelhouse_installs_with_the_network_cut(setting: Setting) -> None:
     assert f"the wheelhouse has no wheel of second-thing==2.0, third-thing==3.0: {house}" in done["msg"]
 
 
+def fetch_big(setting: Setting, lock: str) -> str:
+    """Fetch the last pin of a lock; the content's hash."""
+    indexes = Indexes([setting.index.url])
+    entry = next(entry for entry in read_lock(lock) if entry.name == "big-thing")
+    (file,) = indexes.files("big-thing")
+    (wheel,) = fetch({entry.pin: (file, entry.hashes)}, indexes, str(setting.cache), lambda line: None)
+    return hashlib.sha256(Path(wheel.path).read_bytes()).hexdigest()
+
+
 def test_a_fetch_that_breaks_off_goes_on_where_it_stopped(setting: Setting) -> None:
-    lock = setting.site.lock + big(setting)
+    lock = big(setting)
     name = "big_thing-1.0-py3-none-any.whl"
-    whole = (setting.index.folder / "big-thing" / name).stat().st_size
-    setting.run(check=True, lock_content=lock)  # the directories of the archives are known now
-    setting.index.sent.clear()
-    setting.index.cut_after = whole // 2
-    done = setting.run(make_wheelhouse=True, lock_content=lock)
-    assert done["failed"]
-    assert f"a wheel cannot be fetched: {name}: " in done["msg"]
+    data = (setting.index.folder / "big-thing" / name).read_bytes()
+    setting.index.cut_after = len(data) // 2
+    with pytest.raises(
+        WheelhouseError, match=f"cannot be fetched: {name}: the connection broke off: run again to go on"
+    ):
+        fetch_big(setting, lock)
     first = setting.index.sent[name]
-    assert 0 < first < whole
+    assert 0 < first < len(data)
     setting.index.cut_after = None
-    done = setting.run(make_wheelhouse=True, lock_content=lock)
-    assert not done["failed"], done["msg"]
-    assert setting.index.sent[name] <= whole + (1 << 20)
-    assert setting.index.sent["first_thing-1.0-py3-none-any.whl"] < 20_000
+    assert fetch_big(setting, lock) == hashlib.sha256(data).hexdigest()
+    assert setting.index.sent[name] == len(data), "not a byte came twice"
+    fetch_big(setting, lock)
+    assert setting.index.sent[name] == len(data)
 
 
-def test_a_run_that_is_killed_in_the_middle_of_a_fetch_goes_on(setting: Setting) -> None:
-    lock = setting.site.lock + big(setting, megabytes=8)
+def test_a_fetch_that_is_killed_goes_on_where_it_stopped(setting: Setting) -> None:
+    lock = big(setting, megabytes=8)
     name = "big_thing-1.0-py3-none-any.whl"
-    whole = (setting.index.folder / "big-thing" / name).stat().st_size
-    setting.run(check=True, lock_content=lock)
-    setting.index.sent.clear()
+    data = (setting.index.folder / "big-thing" / name).read_bytes()
     setting.index.seconds_a_chunk = 0.02
-    arguments = setting.arguments(make_wheelhouse=True, lock_content=lock)
-    process = subprocess.Popen(
-        ansible_run.command("venv_generation", arguments),
-        env=ansible_run.environment(setting.home),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    process = multiprocessing.get_context("fork").Process(target=fetch_big, args=(setting, lock))
+    process.start()
     deadline = time.monotonic() + 60
-    while setting.index.sent[name] < whole // 3 and time.monotonic() < deadline:
+    parts: list[int] = []
+    while not any(parts) and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        parts = [path.stat().st_size for path in setting.cache.rglob("*.part")]
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
     setting.index.seconds_a_chunk = 0
-    time.sleep(0.3)
-    parts = [path.stat().st_size for path in setting.cache.rglob("*.part")]
-    assert parts, "something had arrived"
+    time.sleep(0.2)
+    (there,) = (path.stat().st_size for path in setting.cache.rglob("*.part"))
+    assert 0 < there < len(data)
     before = setting.index.sent[name]
-    done = setting.run(make_wheelhouse=True, lock_content=lock)
-    assert not done["failed"], done["msg"]
-    assert setting.index.sent[name] - before <= whole - max(parts) + (1 << 16)
+    assert fetch_big(setting, lock) == hashlib.sha256(data).hexdigest()
+    assert setting.index.sent[name] - before == len(data) - there
 
 
 def test_a_copy_to_a_host_goes_on_where_it_stopped(setting: Setting) -> None:
