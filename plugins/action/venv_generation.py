@@ -12,7 +12,8 @@ from ansible.errors import AnsibleActionFail
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import library_directories
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import read_text, with_lock
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction, show_progress
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._supply import Supply
 
 _MODULE = "gpufleet.dflash.venv_generation"
 
@@ -25,15 +26,44 @@ class ActionModule(DetachedAction):
         task_vars = task_vars or {}
         arguments = self._with_contents(dict(self._task.args), task_vars)
         plan = self.plan_module(_MODULE, arguments, task_vars)
-        if plan.get("failed") or "requirements" not in plan:
+        if plan.get("failed"):
             return plan
-        expected = _applicable(plan)
+        if "requirements" not in plan:  # state: absent
+            if plan.get("changed") and not self._task.check_mode:
+                return self._execute_module(module_name=_MODULE, module_args=arguments, task_vars=task_vars)
+            return plan
+        expected = _expected(plan)
+        facts: dict[str, Any] = {}
         result = plan
-        if plan["changed"] and not self._task.check_mode:
-            result = self.run_detached(_MODULE, arguments, task_vars, plan["progress_file"])
-            if result.get("failed"):
-                return result
-        return _complete(plan, expected, result)
+        if plan["changed"]:
+            facts = self._supply(plan, expected, arguments, task_vars)
+            if not self._task.check_mode:
+                result = self.run_detached(_MODULE, arguments, task_vars, plan["progress_file"])
+                if result.get("failed"):
+                    return result
+        return {**_complete(plan, expected, result), **facts}
+
+    def _supply(
+        self, plan: dict[str, Any], expected: dict[str, str], arguments: dict[str, Any], task_vars: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Judge what is to be installed and, for a host without a network, bring the wheels there."""
+        facts: dict[str, Any] = {"warnings": list(plan["advice"])}
+        supply = Supply(self, arguments, plan)
+        if not plan["install"] or not (supply.checking or supply.making):
+            return facts
+        host = task_vars.get("inventory_hostname", "")
+        done = supply.check(expected)
+        supply.refuse_shortage(done)
+        facts["warnings"] += done.warnings
+        facts["lock_check"] = {
+            "pins": len(done.files),
+            "wheels": len(done.wheels),
+            "bytes": sum(known.contents.size[0] for known in done.wheels.values()),
+            "skipped": done.skipped,
+        }
+        if supply.making and not self._task.check_mode:
+            facts["copied"] = supply.bring(done, lambda line: show_progress(host, line))
+        return facts
 
     def _with_contents(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Put the text of each file on the controller into the arguments for the host."""
@@ -50,6 +80,13 @@ class ActionModule(DetachedAction):
                 for overlay in overlays
             ]
         return arguments
+
+
+def _expected(plan: dict[str, Any]) -> dict[str, str]:
+    """Return {name: version} of what the generation will hold."""
+    if plan["requirements"] or "base" not in plan:
+        return _applicable(plan)
+    return dict(plan["base"]["distributions"])
 
 
 def _applicable(plan: dict[str, Any]) -> dict[str, str]:
@@ -89,6 +126,12 @@ def _complete(plan: dict[str, Any], expected: dict[str, str], result: dict[str, 
         "seconds": manifest["seconds"] if manifest and plan["changed"] else 0.0,
         "invocation": result.get("invocation"),
     }
+    if "base" in plan and plan["changed"]:
+        answer["adopted"] = {
+            "path": plan["base"]["path"],
+            "reinstalled": plan["reinstalled"],
+            "removed": plan["removed"],
+        }
     if plan["changed"]:
         after = {"id": plan["id"], "distributions": expected, "overlays": plan["overlays"]}
         answer["diff"] = {

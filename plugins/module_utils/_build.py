@@ -5,72 +5,225 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _prune, _space
+from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt import (
+    Choice,
+    editable_paths,
+    members,
+    read_base,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import check_root
 from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
+    Progress,
+    build,
+    choice_of,
+    manifests,
+    to_install,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry, LockError, read_lock
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
+    ManifestError,
+    is_generation,
+    read_manifest,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
     GenerationError,
     Overlay,
-    Progress,
     Recipe,
-    build,
     check_overlay_path,
     inspect_interpreter,
-    newest_manifest,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockError, read_lock
-from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import ManifestError, read_manifest
-from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source, installer_environment
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import marker_applies
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UV_HASHES, Source, installer_environment
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_store import (
+    clash_messages,
+    contents,
+    gathered,
+    stored,
+    wheels_of,
+)
 
 
 def make_recipe(options: Mapping[str, Any]) -> Recipe:
     """Return the recipe that a module's options describe; raises GenerationError."""
-    try:
-        lock = read_lock(options["lock_content"], options["lock"] or "lock_content")
-    except LockError as error:
-        raise GenerationError(str(error)) from error
+    lock: tuple[LockEntry, ...] = ()
+    if options["lock_content"] is not None:
+        try:
+            lock = read_lock(options["lock_content"], options["lock"] or "lock_content")
+        except LockError as error:
+            raise GenerationError(str(error)) from error
     overlays = sorted(
         Overlay(check_overlay_path(overlay["dest"]), overlay["content"].encode()) for overlay in options["overlays"]
     )
-    twice = [one.path for one, other in zip(overlays, overlays[1:]) if one.path == other.path]
-    if twice:
-        raise GenerationError(f"two overlays have one dest: {twice[0]}: keep one of them")
+    _refuse_in_each_others_way([overlay.path for overlay in overlays])
     root = check_root(options["root"], GenerationError)
-    interpreter = inspect_interpreter(options["python"] or sys.executable)
-    return Recipe(root, lock, tuple(overlays), interpreter)
+    base = read_base(options["base"]) if options.get("base") else None
+    interpreter = inspect_interpreter(options["python"] or (base.python if base else sys.executable))
+    if base:
+        feature = ".".join(interpreter.version.split(".")[:2])
+        if f"/python{feature}/" not in f"{base.site_packages}/":
+            raise GenerationError(
+                f"the base is of another Python than {feature}: {base.path}: leave the option python away"
+            )
+    return Recipe(root, lock, tuple(overlays), interpreter, base)
 
 
-def plan(recipe: Recipe) -> dict[str, Any]:
-    """Return what building a recipe would do, without writing anything.
+def _refuse_in_each_others_way(paths: Sequence[str]) -> None:
+    there = set(paths)
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise GenerationError(f"two overlays have one dest: {path}: keep one of them")
+        for parent in map(str, PurePosixPath(path).parents):
+            if parent in there:
+                raise GenerationError(
+                    f"an overlay's dest is a file and a folder at once: {parent} and {path}: keep one of them"
+                )
+
+
+def plan(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what building a recipe would do, without writing anything; raises GenerationError for what cannot work.
 
     The controller evaluates the environment markers of the lock: the library for it need not be on the host.
     """
     manifest = _manifest(recipe)
-    newest = newest_manifest(recipe.root)
-    return {
+    everything = manifests(recipe.root)
+    newest = max(everything, key=lambda found: found["created"], default=None)
+    result = {
         "changed": manifest is None,
         "manifest": manifest,
         "before": newest and _content(newest),
         "requirements": [[entry.name, entry.version, entry.marker] for entry in recipe.lock],
         "overlays": {overlay.path: overlay.digest for overlay in recipe.overlays},
         "progress_file": progress_file(recipe),
+        "advice": [],
         **_identity(recipe),
     }
+    if recipe.base:
+        result["base"] = {"path": recipe.base.path, "distributions": recipe.base.distributions}
+    if manifest is None:
+        result.update(_needs(recipe, options, everything))
+    return result
 
 
 def run(recipe: Recipe, options: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """Build a recipe's generation and return its manifest and identity; raises GenerationError."""
-    source = Source(
-        installer_environment(os.path.join(recipe.root, "cache"), options["index_url"], options["ca_file"]),
-        options["uv"],
-        options["index_url"],
-    )
     existed = _manifest(recipe)
-    manifest = build(recipe, source, progress)
+    if existed is None:
+        _refuse_shortage(recipe, _needs(recipe, options, manifests(recipe.root))["space"])
+    with contextlib.ExitStack() as stack:
+        houses = [options["wheelhouse"]] if options.get("wheelhouse") else []
+        if options.get("make_wheelhouse") and existed is None:
+            hashes = [digest for entry in recipe.lock for digest in entry.hashes]
+            try:
+                houses.append(stack.enter_context(gathered(recipe.root, recipe.id, [*hashes, *UV_HASHES])))
+            except OSError as error:
+                raise GenerationError(f"cannot be written: {error.filename}: {error.strerror}") from error
+        extra = options.get("extra_index_urls") or []
+        source = Source(
+            installer_environment(
+                os.path.join(recipe.root, "cache"),
+                options["index_url"],
+                options["ca_file"],
+                extra,
+                houses,
+                bool(options.get("no_index") or options.get("make_wheelhouse")),
+            ),
+            options["uv"],
+            (options["index_url"] or "", *extra),
+        )
+        manifest = build(recipe, source, progress)
     return {"changed": existed is None, "manifest": manifest, **_identity(recipe)}
+
+
+def absent(options: Mapping[str, Any], check_mode: bool, progress: Progress) -> dict[str, Any]:
+    """Remove a generation, or all that are too many; in check mode say what would be removed."""
+    root = check_root(options["root"], GenerationError)
+    arguments = (root, options["generation"], options["keep"])
+    done = _prune.plan_removal(*arguments) if check_mode else _prune.remove(*arguments, progress)
+    return _prune.described(root, done)
+
+
+def _needs(recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a build will take and have: for the controller, which knows the sizes of what the index has."""
+    choice = choice_of(recipe)
+    entries = to_install(recipe, choice)
+    present = {f"{name}=={version}" for found in everything for name, version in found["distributions"].items()}
+    sizes = _sizes_on_host(recipe, options, entries)
+    need = _space.need_of(sizes, [entry.pin for entry in entries], present)
+    base = _base_need(recipe, choice) if recipe.base else _space.Need(0, 0)
+    room = _space.room_at(recipe.root)
+    space = {"need": list(need.plus(base)), "room": list(room)}
+    _refuse_shortage(recipe, space)
+    answer: dict[str, Any] = {
+        "space": space,
+        "install": [[entry.name, entry.version, entry.marker, list(entry.hashes)] for entry in entries],
+        "present": sorted(present),
+        "stored": sorted(stored(recipe.root, [*(d for entry in recipe.lock for d in entry.hashes), *UV_HASHES])),
+        "needs_uv": not options["uv"],
+    }
+    if recipe.base:
+        answer["reinstalled"] = choice.reinstalled
+        answer["removed"] = list(choice.removed)
+        outside = editable_paths(recipe.base.site_packages)
+        if outside:
+            answer["advice"] = [
+                f"the base imports from {', '.join(outside)}, which is no part of the generation and may change: "
+                f"{recipe.base.path}"
+            ]
+    return answer
+
+
+def _refuse_shortage(recipe: Recipe, space: Mapping[str, Any]) -> None:
+    words = _space.shortage(recipe.root, _space.Need(*space["need"]), _space.Room(*space["room"]))
+    if words:
+        raise GenerationError(words)
+
+
+def _sizes_on_host(
+    recipe: Recipe, options: Mapping[str, Any], entries: Sequence[LockEntry]
+) -> dict[str, tuple[int, int]]:
+    """Sizes of the wheels of a wheelhouse; raises GenerationError for one that cannot give what the lock needs."""
+    folder = options.get("wheelhouse")
+    if not folder:
+        return {}
+    found = wheels_of(folder, entries)
+    if options.get("no_index"):
+        markers = recipe.interpreter.markers
+        missing = [
+            entry.pin
+            for entry in entries
+            if entry.pin not in found and (entry.marker is None or marker_applies(entry.marker, markers))
+        ]
+        if missing:
+            raise GenerationError(
+                f"the wheelhouse has no wheel of {', '.join(missing[:5])}"
+                + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+                + f": {folder}: put them there, or let make_wheelhouse fetch them"
+            )
+    files = contents(found)
+    if options.get("check_lock", True):
+        wrong = clash_messages(files)
+        if wrong:
+            raise GenerationError("the lock cannot work: " + "; ".join(wrong))
+    return {pin: wheel.size for pin, wheel in files.items()}
+
+
+def _base_need(recipe: Recipe, choice: Choice) -> _space.Need:
+    if recipe.base is None or _space.shares_blocks(recipe.base.path, recipe.root):
+        return _space.Need(0, 0)
+    kept = not choice.removed and not choice.reinstalled
+    if is_generation(recipe.base.path) or not kept:
+        return _space.Need(0, 0)  # linked, or fewer files than there are: no lower bound that is worth the work
+    sizes = [m.status.st_size for m in members(recipe.base.path) if stat.S_ISREG(m.status.st_mode)]
+    return _space.Need(sum(sizes), len(sizes))
 
 
 def _manifest(recipe: Recipe) -> dict[str, Any] | None:

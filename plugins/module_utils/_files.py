@@ -87,10 +87,11 @@ def append_line(path: str, line: str) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(path: str, waiting: Callable[[], None] | None = None, limit: float = 7200.0) -> Iterator[int]:
-    """Hold the lock file at path and yield its descriptor; call waiting once when somebody else holds it.
+def exclusive(path: str, waiting: Callable[[str], None] | None = None, limit: float = 7200.0) -> Iterator[int]:
+    """Hold the lock file at path and yield its descriptor.
 
-    Raises TimeoutError after limit seconds. The kernel frees the lock when its holder dies, however it dies.
+    When somebody else holds it, waiting is called once with who that is, in words. Raises TimeoutError after limit
+    seconds. The kernel frees the lock when its holder dies, however it dies.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -104,14 +105,26 @@ def exclusive(path: str, waiting: Callable[[], None] | None = None, limit: float
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
             if waiting and not told:
-                waiting()
+                waiting(_holder(handle))
                 told = True
             if time.monotonic() > deadline:
                 raise TimeoutError(f"another run has held {path} for {limit:.0f} s: see what it does, or end it")
             time.sleep(0.2)
+        with contextlib.suppress(OSError):  # on a full disk nobody is told who holds it
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield handle
     finally:
         os.close(handle)
+
+
+def _holder(handle: int) -> str:
+    """Who holds a lock, as its file says; an installer may hold on to it after the run that started it died."""
+    with contextlib.suppress(OSError):
+        pid = os.pread(handle, 16, 0).strip()
+        if pid.isdigit():
+            return f"the run that PID {pid.decode()} began"
+    return "another run"
 
 
 def _sync_folder(folder: str) -> None:

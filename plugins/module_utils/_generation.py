@@ -6,24 +6,24 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Callable
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _space
+from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt import Choice, choose
+from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt_copy import copy_base
+from ansible_collections.gpufleet.dflash.plugins.module_utils._bytecode import compile_rest, link_compiled
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive, write_atomically
-from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import (
-    LockEntry,
-    lock_digest,
-    render_lock,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry, lock_digest, render_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
     MANIFEST,
     NOTES,
@@ -31,128 +31,25 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
     is_generation,
     read_manifest,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
+    SCHEMA,
+    GenerationError,
+    Overlay,
+    Recipe,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._usage import processes_in
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source, UvError, ensure_uv, run_uv
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import library_path, read_installed
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import library_path, read_installed, sha256_of
 
-SCHEMA = 1
 Progress = Callable[[str], None]
 
-# What tells one interpreter from another, and the values that PEP 508 markers are evaluated with.
-_INSPECT = """
-import json, os, platform, sys, sysconfig
-v = sys.implementation.version
-full = "%d.%d.%d" % v[:3] + ("" if v.releaselevel == "final" else v.releaselevel[0] + str(v.serial))
-print(json.dumps({
-    "path": os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable),
-    "version": platform.python_version(),
-    "platform": sysconfig.get_platform(),
-    "tag": sys.implementation.cache_tag,
-    "markers": {
-        "implementation_name": sys.implementation.name, "implementation_version": full, "os_name": os.name,
-        "platform_machine": platform.machine(), "platform_release": platform.release(),
-        "platform_system": platform.system(), "platform_version": platform.version(),
-        "python_full_version": platform.python_version(),
-        "platform_python_implementation": platform.python_implementation(),
-        "python_version": ".".join(platform.python_version_tuple()[:2]), "sys_platform": sys.platform,
-    },
-}))
-"""
 
-
-class GenerationError(Exception):
-    """A generation that cannot be built; the text says what, where and what to do."""
-
-
-class Interpreter(NamedTuple):
-    """The Python a generation is made for."""
-
-    path: str
-    version: str
-    platform: str
-    tag: str
-    markers: dict[str, str]
-
-
-class Overlay(NamedTuple):
-    """One file laid into site-packages after the lock is installed."""
-
-    path: str  # relative to site-packages
-    content: bytes
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content, in hex."""
-        return hashlib.sha256(self.content).hexdigest()
-
-
-class Recipe(NamedTuple):
-    """All that goes into a generation."""
-
-    root: str
-    lock: tuple[LockEntry, ...]
-    overlays: tuple[Overlay, ...]
-    interpreter: Interpreter
-
-    @property
-    def id(self) -> str:
-        """The name of the generation: Python's tag and 16 digits of the hash of its inputs."""
-        inputs = {
-            "schema": SCHEMA,
-            "lock": lock_digest(self.lock),
-            "overlays": {overlay.path: overlay.digest for overlay in self.overlays},
-            "python": [self.interpreter.path, self.interpreter.version, self.interpreter.platform],
-        }
-        digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-        return f"{self.interpreter.tag}-{digest[:16]}"
-
-    @property
-    def path(self) -> str:
-        """Where the generation stands on the host."""
-        return os.path.join(self.root, "venvs", self.id)
-
-
-def inspect_interpreter(python: str) -> Interpreter:
-    """Return what python is; raises GenerationError when it does not run or is too old."""
-    try:
-        process = subprocess.run(
-            [python, "-I", "-c", _INSPECT],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise GenerationError(f"the interpreter does not answer within 60 s: {python}: name another one") from error
-    except OSError as error:
-        raise GenerationError(f"the interpreter cannot be run: {python}: {error.strerror}") from error
-    try:
-        interpreter = Interpreter(**json.loads(process.stdout))
-        version = tuple(map(int, str(interpreter.version).split(".")[:2]))
-    except (ValueError, TypeError) as error:
-        words = process.stderr.strip().splitlines() or ["it printed nothing"]
-        raise GenerationError(f"not a usable Python interpreter: {python}: {words[-1]}") from error
-    if version < (3, 9):
-        raise GenerationError(
-            f"Python {interpreter.version} is too old: {python}: name a newer one (3.9 at least) with the option python"
-        )
-    return interpreter
-
-
-def check_overlay_path(path: str) -> str:
-    """Return an overlay's path below site-packages, normalised; raises GenerationError when it leaves it."""
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
-        raise GenerationError(f"an overlay's dest is a path below site-packages: '{path}'")
-    return str(pure)
-
-
-def newest_manifest(root: str) -> dict[str, Any] | None:
-    """Return the manifest of the generation that was completed last below root; None when there is none."""
+def manifests(root: str) -> list[dict[str, Any]]:
+    """Return the manifests of the complete generations below root."""
     with contextlib.suppress(OSError):
         paths = [entry.path for entry in os.scandir(os.path.join(root, "venvs")) if is_generation(entry.path)]
-        return max(filter(None, map(read_manifest, paths)), key=lambda manifest: manifest["created"], default=None)
-    return None
+        return list(filter(None, map(read_manifest, paths)))
+    return []
 
 
 def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
@@ -165,8 +62,7 @@ def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
     try:
         for folder in ("", "cache", "tools", "venvs"):
             os.makedirs(os.path.join(recipe.root, folder), mode=0o755, exist_ok=True)
-        waiting = "waiting for another build on this host"
-        with exclusive(lock_file, lambda: progress(waiting)) as lock:
+        with exclusive(lock_file, lambda who: progress(f"waiting for {who}")) as lock:
             manifest = read_manifest(recipe.path)
             if manifest:
                 return manifest
@@ -181,27 +77,37 @@ def build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]:
                 raise
     except ManifestError as error:
         raise GenerationError(str(error)) from error
-    except (UvError, TimeoutError) as error:
+    except UvError as error:
+        raise _explained(recipe, str(error)) from error
+    except TimeoutError as error:
         raise GenerationError(f"the generation cannot be built: {recipe.path}: {error}") from error
     except OSError as error:
         place = error.filename or recipe.path
+        if _space.tells_of_a_full_disk(error.strerror or ""):
+            raise GenerationError(_space.full(recipe.root)) from error
         raise GenerationError(f"the generation cannot be built: {place}: {error.strerror or error}") from error
+
+
+def _explained(recipe: Recipe, words: str) -> GenerationError:
+    """uv's words, after one line that says what to do where that is known."""
+    if _space.tells_of_a_full_disk(words):
+        return GenerationError(_space.full(recipe.root))
+    wrong = re.search(r"[Hh]ash mismatch for `?([^`\s]+)`?", words)
+    if wrong:
+        words = (
+            f"the file of {wrong.group(1)} is not the one whose hash the lock has: compile the lock anew if it was "
+            f"replaced for a known reason; if nobody knows one, do not trust that index\n{words}"
+        )
+    return GenerationError(f"the generation cannot be built: {recipe.path}: {words}")
 
 
 def _refuse_if_used(path: str) -> None:
     """Raise GenerationError when a process runs from a folder that no manifest calls complete."""
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            command = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-            maps = Path("/proc", entry, "maps").read_bytes()
-            if any(word.startswith(os.fsencode(path) + b"/") for word in command) or os.fsencode(path) + b"/" in maps:
-                name = os.fsdecode(b" ".join(command))[:80]
-                raise GenerationError(
-                    f"a process runs from a generation whose manifest is gone: {path}: PID {entry} ({name}): "
-                    "stop it, then deploy again"
-                )
+    who = processes_in([path]).get(path)
+    if who:
+        raise GenerationError(
+            f"a process runs from a generation whose manifest is gone: {path}: {who}: stop it, then deploy again"
+        )
 
 
 def _remove(path: str) -> None:
@@ -219,39 +125,120 @@ def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]
     run_uv(uv, ["venv", "--no-project", "--python", recipe.interpreter.path, recipe.path], source)
     notes = Path(recipe.path, NOTES)
     notes.mkdir()
-    lock_file = notes / "lock.txt"
-    lock_file.write_text(render_lock(recipe.lock), encoding="utf-8")
+    if recipe.lock:
+        (notes / "lock.txt").write_text(render_lock(recipe.lock), encoding="utf-8")
+    choice = _adopt(recipe, progress)
     python = os.path.join(recipe.path, "bin", "python")
-    with _watched(recipe, progress) as heard:
-        run_uv(
-            uv,
-            ["pip", "install", "--python", python, "--no-deps", "--require-hashes", "--compile-bytecode"]
-            + ["-r", str(lock_file)],
-            source,
-            heard,
-        )
+    _install(recipe, to_install(recipe, choice), uv, source, progress)
     site = site_packages(recipe.path)
+    sibling = _sibling(recipe)
+    if sibling or recipe.base:
+        progress("compiling")
+        if sibling:
+            link_compiled(site, sibling, recipe.interpreter.tag)
+        compile_rest(python, [site])
     for overlay in recipe.overlays:
         _lay(overlay, site, python)
     installed = json.loads(run_uv(uv, ["pip", "list", "--python", python, "--format", "json"], source))
     distributions = {normalise(row["name"]): row["version"] for row in installed}
-    _compare(recipe, distributions)
+    if recipe.lock:
+        _compare(recipe, distributions)
     manifest = {
         "schema": SCHEMA,
         "id": recipe.id,
         "created": started,
         "seconds": round(time.time() - started, 2),
-        "lock_sha256": lock_digest(recipe.lock),
+        "lock_sha256": lock_digest(recipe.lock) if recipe.lock else None,
         "python": recipe.interpreter._asdict(),
         "distributions": distributions,
-        "overlays": {overlay.path: overlay.digest for overlay in recipe.overlays},
+        "overlays": declared(recipe, site),
         "library_directories": [os.path.relpath(path, site) for path in library_path(read_installed([site]))],
+        "wheels": sorted({digest.partition(":")[2] for entry in recipe.lock for digest in entry.hashes}),
+        **_origin(recipe, choice),
     }
     # Everything is on disk before the manifest says so: it must survive a power cut right after.
     os.sync()
     text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
     write_atomically(str(notes / MANIFEST), text.encode())
     return manifest
+
+
+def _sibling(recipe: Recipe) -> str | None:
+    """The site-packages of the newest complete generation of the same Python."""
+    made_for = (recipe.interpreter.path, recipe.interpreter.version)
+    fitting = [
+        manifest
+        for manifest in manifests(recipe.root)
+        if ((manifest.get("python") or {}).get("path"), (manifest.get("python") or {}).get("version")) == made_for
+    ]
+    if not fitting:
+        return None
+    newest = max(fitting, key=lambda manifest: manifest["created"])
+    return site_packages(os.path.join(recipe.root, "venvs", newest["id"]))
+
+
+def choice_of(recipe: Recipe) -> Choice:
+    """Return what the recipe's lock makes of its base."""
+    return choose(recipe.base, recipe.lock, recipe.interpreter.markers) if recipe.base else Choice(frozenset(), {}, ())
+
+
+def to_install(recipe: Recipe, choice: Choice) -> tuple[LockEntry, ...]:
+    """Return the entries of the lock that the base does not bring."""
+    return tuple(entry for entry in recipe.lock if entry.name not in choice.kept)
+
+
+def declared(recipe: Recipe, site: str) -> dict[str, str]:
+    """Return {path: SHA-256} of the overlays that the generation has: the base's, where they stayed, and its own."""
+    overlays = {}
+    if recipe.base:
+        # What the lock replaced is not the base's any more.
+        overlays = {path: digest for path, digest in recipe.base.overlays.items() if _holds(site, path, digest)}
+    overlays.update({overlay.path: overlay.digest for overlay in recipe.overlays})
+    return overlays
+
+
+def _holds(site: str, path: str, digest: str) -> bool:
+    with contextlib.suppress(OSError):
+        return sha256_of(os.path.join(site, path)) == digest
+    return False
+
+
+def _origin(recipe: Recipe, choice: Choice) -> dict[str, Any]:
+    if not recipe.base:
+        return {}
+    return {
+        "base": {
+            "path": recipe.base.path,
+            "identity": recipe.base.identity,
+            "reinstalled": choice.reinstalled,
+            "removed": list(choice.removed),
+        }
+    }
+
+
+def _adopt(recipe: Recipe, progress: Progress) -> Choice:
+    choice = choice_of(recipe)
+    if recipe.base:
+        copy_base(recipe.base, choice, recipe.path, progress)
+    return choice
+
+
+def _install(recipe: Recipe, entries: Sequence[LockEntry], uv: str, source: Source, progress: Progress) -> None:
+    if not entries:
+        return
+    pins = Path(recipe.path, NOTES, "install.txt")
+    pins.write_text(render_lock(tuple(entries), exact=True), encoding="utf-8")
+    compiling = [] if _sibling(recipe) or recipe.base else ["--compile-bytecode"]
+    with _watched(recipe, len(entries), progress) as heard:
+        run_uv(
+            uv,
+            ["pip", "install", "--python", os.path.join(recipe.path, "bin", "python")]
+            + ["--no-deps", "--require-hashes", *compiling]
+            + [*(["--no-index"] if source.no_index else []), "-r", str(pins)],
+            source,
+            heard,
+        )
+    pins.unlink()
 
 
 def site_packages(venv: str) -> str:
@@ -289,20 +276,20 @@ def _compare(recipe: Recipe, distributions: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _watched(recipe: Recipe, progress: Progress) -> Iterator[Progress]:
+def _watched(recipe: Recipe, expected: int, progress: Progress) -> Iterator[Progress]:
     """Say every second how far an installation is, and pass on what uv says between.
 
     uv is silent where it has no terminal, so this looks at what it does: bytes arriving on the file system, then
     distributions appearing in the venv.
     """
     done = threading.Event()
-    expected = len(recipe.lock)
+    there = len(list(Path(recipe.path, "lib").glob("python3.*/site-packages/*.dist-info")))
     free_before = shutil.disk_usage(recipe.root).free
 
     def look() -> None:
         started = time.monotonic()
         while not done.wait(1.0):
-            count = len(list(Path(recipe.path, "lib").glob("python3.*/site-packages/*.dist-info")))
+            count = len(list(Path(recipe.path, "lib").glob("python3.*/site-packages/*.dist-info"))) - there
             grown = max(0, free_before - shutil.disk_usage(recipe.root).free) / 1e6
             what = f"installed {count} of {expected}" if count else f"fetching {expected} distributions"
             progress(f"{what}, {grown:,.0f} MB so far, {time.monotonic() - started:.0f} s")

@@ -67,12 +67,17 @@ def lock_digest(entries: tuple[LockEntry, ...]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def render_lock(entries: tuple[LockEntry, ...]) -> str:
-    """Return a lock that says just this: what is installed is what was read, and hashed, and nothing else."""
+def render_lock(entries: tuple[LockEntry, ...], exact: bool = False) -> str:
+    """Return a lock that says just this: what is installed is what was read, and hashed, and nothing else.
+
+    ``exact`` writes ``===``: where an index also has ``1.0+cu130``, an installer takes that for a newer ``1.0`` and
+    then refuses its hash.
+    """
     lines = []
     for entry in entries:
         marker = f" ; {entry.marker}" if entry.marker else ""
-        lines.append(" ".join([f"{entry.pin}{marker}", *(f"--hash={digest}" for digest in entry.hashes)]) + "\n")
+        pin = f"{entry.name}==={entry.version}" if exact else entry.pin
+        lines.append(" ".join([f"{pin}{marker}", *(f"--hash={digest}" for digest in entry.hashes)]) + "\n")
     return "".join(lines)
 
 

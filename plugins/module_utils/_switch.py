@@ -172,7 +172,7 @@ class Switch:
         Raises SwitchError after going back to the release verified last; ReleaseError, SystemdError or OSError before
         anything is touched.
         """
-        with exclusive(self.instance.lock_path, lambda: self.progress("waiting for another change of this instance")):
+        with exclusive(self.instance.lock_path, lambda who: self.progress(f"waiting for {who} on this instance")):
             # Another run may have done it while this one waited.
             self.history = History(self.instance.history_path)
             plan, report = self.plan(release)

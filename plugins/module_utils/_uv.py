@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Callable, NamedTuple
 from urllib.parse import urlsplit
@@ -42,17 +43,25 @@ class Source(NamedTuple):
 
     environment: dict[str, str]
     uv: str | None  # None: the collection's own
-    index_url: str | None = None  # may carry credentials
+    index_urls: tuple[str, ...] = ()  # index_url, perhaps empty, and the others; may carry credentials
     lock: int | None = None  # descriptor of the lock file: an installer that outlives its builder holds the lock on
+
+    @property
+    def no_index(self) -> bool:
+        """Whether no index may be asked; uv has no variable for that."""
+        return "PIP_NO_INDEX" in self.environment
 
     def shown(self, text: str) -> str:
         """Return text as it may be shown: without credentials, and without the address of an index of one's own."""
         text = without_credentials(text)
-        if self.index_url:
-            address = urlsplit(self.index_url)
+        for number, url in enumerate(self.index_urls):
+            if not url:  # the public index needs no hiding
+                continue
+            address = urlsplit(url)
             place = re.escape((address.hostname or "") + (f":{address.port}" if address.port else ""))
             prefix = re.escape(address.path.rstrip("/"))
-            text = re.sub(rf"[a-z+]+://(\*\*\*@)?{place}{prefix}", "<index_url>", text, flags=re.IGNORECASE)
+            shown = "<index_url>" if not number else "<extra_index_urls>"
+            text = re.sub(rf"[a-z+]+://(\*\*\*@)?{place}{prefix}", shown, text, flags=re.IGNORECASE)
         return text
 
 
@@ -60,7 +69,14 @@ class UvError(Exception):
     """uv could not be had, or it failed; the text is uv's own words after what was tried."""
 
 
-def installer_environment(cache: str, index_url: str | None, ca_file: str | None) -> dict[str, str]:
+def installer_environment(
+    cache: str,
+    index_url: str | None = None,
+    ca_file: str | None = None,
+    extra_index_urls: Sequence[str] = (),
+    wheelhouses: Sequence[str] = (),
+    no_index: bool = False,
+) -> dict[str, str]:
     """Return the whole environment for uv and pip.
 
     An index address may carry credentials, so it travels here and never in an argument list. Ansible's own
@@ -75,15 +91,31 @@ def installer_environment(cache: str, index_url: str | None, ca_file: str | None
         UV_NO_PROGRESS="1",
         UV_PYTHON_DOWNLOADS="never",
         UV_LINK_MODE="hardlink",
+        # Every index is asked for every pin: the hashes of the lock, not the order of the indexes, say which file it
+        # is. uv's own default takes the first index that knows the name, whatever versions it has.
+        UV_INDEX_STRATEGY="unsafe-best-match",
         PIP_CACHE_DIR=os.path.join(cache, "pip"),
         PIP_DISABLE_PIP_VERSION_CHECK="1",
         PIP_NO_INPUT="1",
     )
     if index_url:
         environment.update(UV_DEFAULT_INDEX=index_url, PIP_INDEX_URL=index_url)
+    if extra_index_urls:
+        environment.update(UV_INDEX=" ".join(extra_index_urls), PIP_EXTRA_INDEX_URL=" ".join(extra_index_urls))
+    if wheelhouses:
+        environment.update(UV_FIND_LINKS=",".join(wheelhouses), PIP_FIND_LINKS=" ".join(wheelhouses))
+    if no_index:
+        # Nor does pip then look at what the host's own configuration names.
+        environment.update(PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     if ca_file:
         environment.update(SSL_CERT_FILE=ca_file, PIP_CERT=ca_file)
     return environment
+
+
+def known_uv(tools: str) -> str | None:
+    """The path of the uv below the folder tools; None when none was fetched yet."""
+    uv = os.path.join(tools, f"uv-{UV_VERSION}", "bin", "uv")
+    return uv if os.path.exists(uv) else None
 
 
 def ensure_uv(tools: str, python: str, source: Source, progress: Progress) -> str:
@@ -91,10 +123,10 @@ def ensure_uv(tools: str, python: str, source: Source, progress: Progress) -> st
 
     The wheel is installed by pip with a pinned hash, into a venv of its own. Raises UvError.
     """
+    known = known_uv(tools)
+    if known:
+        return known
     home = os.path.join(tools, f"uv-{UV_VERSION}")
-    uv = os.path.join(home, "bin", "uv")
-    if os.path.exists(uv):
-        return uv
     if _run([python, "-I", "-c", "import ensurepip"], source).returncode:
         raise UvError(
             f"no tools venv can be made: {python} has no ensurepip: install the package that holds it "
@@ -126,7 +158,7 @@ def ensure_uv(tools: str, python: str, source: Source, progress: Progress) -> st
         os.rename(partial, home)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return uv
+    return os.path.join(home, "bin", "uv")
 
 
 def run_uv(uv: str, arguments: list[str], source: Source, heard: Progress | None = None) -> str:

@@ -47,6 +47,12 @@ def fulfils_pin(installed: str, pin: str) -> bool:
     return found == wanted
 
 
+def same_version(one: str, other: str) -> bool:
+    """Whether two spellings name one version, local tag and all."""
+    read = _read(one)
+    return read == _read(other) if read is not None else one.strip().lower() == other.strip().lower()
+
+
 def local_tag(version: str) -> str | None:
     """The local tag, as in ``2.11.0+cu130``; None without one."""
     return version.partition("+")[2] or None

@@ -31,6 +31,12 @@ class _LostError(Exception):
     """The host cannot be reached any more, or nobody works there any more; the text says which."""
 
 
+def show_progress(host: str, line: str) -> None:
+    """Show one line of progress of a host."""
+    # Standard error: what reads a callback's output from standard output must not find this in it.
+    display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
+
+
 class DetachedAction(ActionBase):
     """Base of the action plugins whose module does long work in one transaction."""
 
@@ -117,8 +123,7 @@ class DetachedAction(ActionBase):
             line = next((line for line in lines if line.strip() and not line.startswith("@")), "")
             if line and line != shown:
                 shown = line
-                # Standard error: what reads a callback's output from standard output must not find this in it.
-                display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
+                show_progress(host, line)
 
     @contextlib.contextmanager
     def _task_field(self, field: str, value: Any) -> Iterator[None]:

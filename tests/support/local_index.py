@@ -31,7 +31,8 @@ class LocalIndex:
         stem = f"{name.replace('-', '_')}-{version}"
         wheel = project / f"{stem}-py3-none-any.whl"
         content = {path: text.encode() for path, text in files.items()}
-        content[f"{stem}.dist-info/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+        content.setdefault(f"{stem}.dist-info/METADATA", metadata)
         content[f"{stem}.dist-info/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         spelled = {path: f'"{path}"' if "," in path else path for path in content}
         rows = [f"{spelled[path]},sha256={_digest(data)},{len(data)}" for path, data in content.items()]

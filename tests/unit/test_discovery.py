@@ -29,6 +29,8 @@ OPTIONS: dict[str, Any] = {
     "lock": None,
     "lock_content": None,
     "verify": "size",
+    "deep": False,
+    "compute_capabilities": None,
     "detail": "summary",
 }
 

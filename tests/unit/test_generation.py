@@ -14,51 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.local_index import LocalIndex
+from support.generation_site import UV, Site
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
 from ansible_collections.gpufleet.dflash.plugins.module_utils._facts import Request, gather, result
-from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import (
-    GenerationError,
-    Recipe,
-    build,
-    inspect_interpreter,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import build
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import read_manifest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
+    GenerationError,
+    inspect_interpreter,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source
-
-UV = str(Path(sys.executable).with_name("uv"))
-
-
-class Site:
-    """A root for generations, an index with wheels, and the options of the module."""
-
-    def __init__(self, folder: Path) -> None:
-        self.index = LocalIndex(folder / "index")
-        self.root = folder / "root"
-        self.lock = self.index.add("first-thing", "1.0", {"first_thing.py": "VALUE = 1\n"})
-        self.lock += self.index.add("second-thing", "2.0", {"second_thing/__init__.py": "VALUE = 2\n"})
-
-    def options(self, **changes: Any) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "root": str(self.root),
-            "lock": "test.txt",
-            "lock_content": self.lock,
-            "overlays": [],
-            "python": sys.executable,
-            "index_url": self.index.url,
-            "ca_file": None,
-            "uv": UV,
-        }
-        return {**options, **changes}
-
-    def recipe(self, **changes: Any) -> Recipe:
-        return _build.make_recipe(self.options(**changes))
-
-    def build(self, **changes: Any) -> dict[str, Any]:
-        options = self.options(**changes)
-        return _build.run(_build.make_recipe(options), options, lambda line: None)
 
 
 @pytest.fixture
@@ -98,8 +65,36 @@ def test_a_second_generation_shares_its_files_with_the_first(site: Site) -> None
     assert first.stat().st_ino == second.stat().st_ino
 
 
+def test_a_second_generation_shares_the_byte_code_of_the_same_sources_and_compiles_the_rest(site: Site) -> None:
+    first = Path(site.build()["site_packages"])
+    lock = site.lock + site.index.add("third-thing", "3.0", {"third_thing.py": "VALUE = 3\n"})
+    overlay = {"dest": "second_thing/__init__.py", "content": "VALUE = 20\n"}
+    second = Path(site.build(lock_content=lock, overlays=[overlay])["site_packages"])
+    tag = sys.implementation.cache_tag
+
+    def inode(packages: Path, name: str) -> int:
+        return (packages / name).stat().st_ino
+
+    shared = f"__pycache__/first_thing.{tag}.pyc"
+    patched = f"second_thing/__pycache__/__init__.{tag}.pyc"
+    assert inode(first, shared) == inode(second, shared)
+    assert inode(first, patched) != inode(second, patched)
+    assert (second / f"__pycache__/third_thing.{tag}.pyc").exists()
+    code = "import first_thing, second_thing, third_thing as t; print(second_thing.VALUE, first_thing.__cached__)"
+    python = second.parents[2] / "bin" / "python"
+    answer = subprocess.run([python, "-B", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["20", str(second / shared)]
+    old = subprocess.run(
+        [first.parents[2] / "bin" / "python", "-B", "-c", "import second_thing; print(second_thing.VALUE)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert old.stdout == "2\n"
+
+
 def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
-    plan = _build.plan(site.recipe())
+    plan = site.plan()
     assert plan["changed"]
     assert not site.root.exists(), "planning writes nothing"
     result = site.build()
@@ -109,7 +104,7 @@ def test_the_plan_is_what_the_build_then_does(site: Site) -> None:
         result["site_packages"],
     )
     assert {name: version for name, version, _marker in plan["requirements"]} == result["manifest"]["distributions"]
-    after = _build.plan(site.recipe())
+    after = site.plan()
     assert not after["changed"]
     assert after["before"]["id"] == result["id"]
 
@@ -156,7 +151,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_complete(site: Site, l
 def _build_and_report(options: dict[str, Any], queue: Any) -> None:
     said: list[str] = []
     result = _build.run(_build.make_recipe(options), options, said.append)
-    queue.put((result["manifest"]["created"], "waiting for another build on this host" in said))
+    queue.put((result["manifest"]["created"], any(line.startswith("waiting for the run that PID") for line in said)))
 
 
 def test_two_runs_at_once_build_once(site: Site) -> None:
@@ -281,7 +276,7 @@ def test_an_odd_manifest_of_another_folder_is_passed_over(site: Site) -> None:
     odd = site.root / "venvs" / "odd" / ".dflash"
     odd.mkdir(parents=True)
     (odd / "generation.json").write_text('{"id": "odd"}')
-    assert _build.plan(site.recipe())["before"] is None
+    assert site.plan()["before"] is None
     assert site.build()["changed"]
 
 
