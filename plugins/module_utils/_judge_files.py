@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,31 +14,14 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Rep
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Distribution,
     is_code,
+    is_incidental,
     is_shared_object,
     sha256_of,
-)
-
-_DOCUMENTS = re.compile(
-    r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
-)
-_NOT_PACKAGES = frozenset(
-    (
-        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
-        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
-    )
 )
 
 
 def _relative(path: str, distribution: Distribution) -> str:
     return os.path.relpath(path, os.path.realpath(distribution.site_packages))
-
-
-def is_incidental(path: str) -> bool:
-    """Whether a file, by its path below site-packages, is there by mistake: nobody imports or loads it.
-
-    Many packages install a top-level tests/, LICENSE or the code that builds them.
-    """
-    return path.split("/")[0] in _NOT_PACKAGES or bool(_DOCUMENTS.search(path))
 
 
 def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:

@@ -21,7 +21,6 @@ from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Contested, Integrity, check_files
-from ansible_collections.gpufleet.dflash.plugins.module_utils._judge_files import is_incidental
 from ansible_collections.gpufleet.dflash.plugins.module_utils._payload import source_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import marker_applies, marker_environment
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, open_venv
@@ -29,6 +28,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Distribution,
     Installed,
     is_code,
+    is_incidental,
     read_installed,
     record_digest,
     sha256_of,

@@ -47,7 +47,7 @@ def remove_instance(instance: Instance, systemd: Systemd, progress: Callable[[st
     with contextlib.ExitStack() as held:
         if os.path.isdir(instance.folder):
             held.enter_context(
-                exclusive(instance.lock_path, lambda: progress("waiting for another change of this instance"))
+                exclusive(instance.lock_path, lambda who: progress(f"waiting for {who} on this instance"))
             )
         running = systemd.show(instance.unit)
         if running.main_pid:

@@ -11,18 +11,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import is_code
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import is_code, is_incidental
 
 # No honest wheel has more; an archive that says so is not read on.
 _FILE_LIMIT = 500_000
-# Where packages put what is not theirs to import: tests, and what builds them (flashinfer-python and
-# torch-c-dlpack-ext both have a build_backend.py).
-_INCIDENTAL = frozenset(
-    (
-        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
-        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
-    )
-)
 # The folders of a wheel's .data that an installer lays into site-packages.
 _SITE_SCHEMES = ("purelib", "platlib")
 
@@ -52,7 +44,7 @@ def read_wheel(stream: BinaryIO) -> WheelFiles:
 
 def is_contested(path: str) -> bool:
     """Whether it matters whose content a path below site-packages has: it is code that somebody imports or loads."""
-    return is_code(path) and path.split("/", 1)[0] not in _INCIDENTAL
+    return is_code(path) and not is_incidental(path)
 
 
 def clashes(wheels: Mapping[str, WheelFiles]) -> dict[tuple[str, str], list[str]]:

@@ -28,6 +28,17 @@ _END_OF_HEADERS = re.compile(r"\n\r?\n")
 _LIBRARY = re.compile(r"lib[^/]*\.so(\.[\w.]+)?$")
 
 
+_DOCUMENTS = re.compile(
+    r"(?i)(^|/)(licen[cs]e|copying|notice|readme|authors|changelog|news)[^/]*$|\.(md|rst|txt|html|pdf)$"
+)
+_NOT_PACKAGES = frozenset(
+    (
+        *("tests", "test", "docs", "doc", "examples", "example", "benchmarks", "benchmark", "scripts"),
+        *("build_backend.py", "build_utils.py", "conftest.py", "setup.py", "example.py"),
+    )
+)
+
+
 class Damage(NamedTuple):
     """A file of the environment's own book-keeping that cannot be used as it is."""
 
@@ -122,6 +133,14 @@ def is_shared_object(path: str) -> bool:
     """Whether the file's name is one of a shared object or an extension module."""
     name = path[path.rfind("/") + 1 :]
     return name.endswith(".so") or ".so." in name
+
+
+def is_incidental(path: str) -> bool:
+    """Whether a file, by its path below site-packages, is there by mistake: nobody imports or loads it.
+
+    Many packages install a top-level tests/, LICENSE or the code that builds them.
+    """
+    return path.split("/")[0] in _NOT_PACKAGES or bool(_DOCUMENTS.search(path))
 
 
 def is_code(path: str) -> bool:
