@@ -305,4 +305,4 @@ def main(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(ORDER)  # type: ignore[name-defined]  # noqa: F821  the bootstrap leaves it here
+    main(globals()["ORDER"])  # the bootstrap leaves it here

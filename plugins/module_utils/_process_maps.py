@@ -83,7 +83,8 @@ def _state(pid: int, addresses: str, inode: int, name: str) -> str:
     path = name[: -len(_DELETED)] if name.endswith(_DELETED) else name
     root = _view_of(pid)
     if path != name:
-        if _identity(root + name) == _identity(f"/proc/{pid}/map_files/{addresses}") is not None:
+        mapped = _identity(f"/proc/{pid}/map_files/{addresses}")
+        if mapped is not None and _identity(root + name) == mapped:
             return "same"  # somebody called a file so
         return "replaced" if _identity(root + path) is not None else "deleted"
     on_disk = _identity(root + path)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether an installed version is the one that a lock pins, as PEP 440 says. Private to the collection.
 
-Targets have no ``packaging``; a pin needs equality only, none of the ranges.
+Targets have no ``packaging``; a pin needs equality only, a flag the order of releases, neither of them ranges.
 """
 
 from __future__ import annotations
@@ -51,6 +51,15 @@ def same_version(one: str, other: str) -> bool:
     """Whether two spellings name one version, local tag and all."""
     read = _read(one)
     return read == _read(other) if read is not None else one.strip().lower() == other.strip().lower()
+
+
+def release_of(version: str) -> tuple[int, tuple[int, ...]] | None:
+    """Epoch and release, which compare as numbers, without trailing zeros; None for what is no version of PEP 440.
+
+    Pre-releases, post-releases and local builds have those of the version that they lead to or were made from.
+    """
+    read = _read(version)
+    return (read.epoch, read.release) if read else None
 
 
 def local_tag(version: str) -> str | None:

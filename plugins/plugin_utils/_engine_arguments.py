@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from ansible_collections.gpufleet.dflash.plugins.module_utils._versions import release_of
 
 
 class OptionError(Exception):
@@ -60,17 +60,15 @@ def _words(name: str, flag: str, value: Any, option: Mapping[str, Any], instance
 def _flag(name: str, spellings: Any, distribution: str, version: str, instance: str) -> str:
     if isinstance(spellings, str):
         return spellings
-    try:
-        ours = Version(version)
-    except InvalidVersion:
+    ours = release_of(version)
+    if ours is None:
         raise OptionError(
             f"{distribution} has a version that cannot be compared: {version}: name the flag in "
             f"sglang_dflash_flags.{name}"
-        ) from None
+        )
     for spelling in spellings:
-        # Pre-releases and local builds belong to the version that they lead to or were made from.
-        base = Version(ours.base_version)
-        if base >= Version(spelling.get("since", "0")) and base < Version(spelling.get("before", "1!0")):
+        since, before = (release_of(str(spelling[word])) if word in spelling else None for word in ("since", "before"))
+        if (since is None or ours >= since) and (before is None or ours < before):
             return str(spelling["flag"])
     known = ", ".join(
         " ".join(f"{word} {spelling[word]}" for word in ("since", "before") if word in spelling)
