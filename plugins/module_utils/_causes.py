@@ -153,7 +153,8 @@ PATTERNS = (
     ),
     Pattern(
         "port-in-use",
-        r"(?i)address already in use|EADDRINUSE|couldn't bind HTTP server socket",
+        r"(?i)address already in use|EADDRINUSE|couldn't bind HTTP server socket"
+        r"|port \d+ of \S+ is held by another process",
         "its port is in use",
         "stop the process that holds the port (ss -ltnp), or give the instance another port",
     ),

@@ -22,12 +22,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
     link_atomically,
     write_atomically,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    HealthReport,
-    Unhealthy,
-    release_of,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import release_of, wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
     ACTIVATING,
     FAILED,

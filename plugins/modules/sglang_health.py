@@ -217,11 +217,8 @@ generation:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    HealthSpec,
-    Unhealthy,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
 
 

@@ -19,13 +19,8 @@ import pytest
 from support.process_unit import ProcessUnit, free_port
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe import PROTOCOLS, ask
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    Clock,
-    HealthReport,
-    HealthSpec,
-    Unhealthy,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import Clock, wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners, listening
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError, UnitState
 

@@ -21,11 +21,8 @@ from support import small_wheels
 from support.process_unit import ProcessUnit, free_port
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe import ask, generate
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    HealthSpec,
-    Unhealthy,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthSpec, Unhealthy
 
 CHECKOUT = Path(__file__).parents[2]
 LAUNCHER = CHECKOUT / "roles" / "sglang_dflash" / "files" / "dflash_llama_cpp_server.py"
