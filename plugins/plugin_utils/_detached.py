@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,7 @@ class DetachedAction(ActionBase):
 
     _supports_check_mode = True
     _supports_async = False
+    in_place = False  # whether a line of progress replaces the one before it, on a terminal
 
     def plan_module(self, name: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a module in check mode, whatever mode the task is in; it changes nothing."""
@@ -110,6 +112,8 @@ class DetachedAction(ActionBase):
             answered = time.monotonic()
             lines = answer.get("stdout", "").splitlines()
             if "@finished" in lines:
+                if shown and self.in_place:
+                    display.display("", stderr=True)
                 return
             dead = dead + 1 if "@dead" in lines else 0
             if dead >= _DEAD_AFTER:
@@ -118,7 +122,11 @@ class DetachedAction(ActionBase):
             if line and line != shown:
                 shown = line
                 # Standard error: what reads a callback's output from standard output must not find this in it.
-                display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
+                if self.in_place:
+                    room = max(20, shutil.get_terminal_size().columns - 1)
+                    display.display(f"\r\033[K{f'    [{host}] {line}'[:room]}", stderr=True, newline=False)
+                else:
+                    display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
 
     @contextlib.contextmanager
     def _task_field(self, field: str, value: Any) -> Iterator[None]:
