@@ -133,7 +133,8 @@ PATTERNS = (
     Pattern(
         "model-missing",
         r"failed to open GGUF file '([^']+)'|(\S+) is not a local folder and is not a valid model identifier"
-        r"|(\S+) does not appear to have a file named|Repo id must (?:be|use)(?: in the form .*?: '([^']+)')?|LocalEntryNotFoundError",
+        r"|(\S+) does not appear to have a file named|Repo id must (?:be|use)(?: in the form .*?: '([^']+)')?"
+        r"|LocalEntryNotFoundError",
         "a model is missing: {0}",
         "check the path of the model and that the service's user may read it",
     ),

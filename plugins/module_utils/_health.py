@@ -147,7 +147,7 @@ class _Wait:
 
     def _examine(self, state: UnitState) -> float:
         """Look for signs of life, not at every look; return the seconds since the last one."""
-        if state.main_pid and self.elapsed >= self._vitals_at + min(VITALS, self.spec.stall / 3):
+        if state.main_pid and self.elapsed >= self._vitals_at + min(VITALS, self.spec.stall / 3, self.heartbeat):
             self._vitals_at = self.elapsed
             try:
                 log = self.systemd.journal(self.spec.unit, state.invocation_id, LAST_LINES)

@@ -26,7 +26,7 @@ GROWTH = 1 << 20
 # Lines that the health requests themselves bring forth.
 _OWN = re.compile(r'"GET /\S* HTTP/|\bGET /(?:v1/)?health\b|Health check failed\. Server')
 _BY_SYSTEMD = re.compile(r"(Starting|Started|Stopping|Stopped) ")
-_PERCENT = re.compile(r"(?i)\b(?:load|shards|weights|captur|compil|download|prefetch)\D*?[^\d](\d{1,3})(?:\.\d+)?\s?%")
+_PERCENT = re.compile(r"(?i)\b(?:load|captur|compil|download|prefetch)\w*\b.*?(?<![\d.])(\d{1,3})(?:\.\d+)?\s?%")
 _STOPPED = "Tt"  # proc(5): stopped by a signal, or by a tracer
 _TICKS = os.sysconf("SC_CLK_TCK")
 
