@@ -14,6 +14,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction
 
 _MODULE = "gpufleet.dflash.sglang_health"
+# Asked when this file is loaded, in the main process: those that run actions have no terminal.
+_ON_TERMINAL = sys.stderr.isatty()
 
 
 class ActionModule(DetachedAction):
@@ -30,6 +32,6 @@ class ActionModule(DetachedAction):
         # A name that nobody can foresee: the file is made by root in a folder of root's.
         arguments["progress_file"] = f"/run/.dflash-watch-{secrets.token_hex(8)}"
         # One line that is renewed where a person looks at one host; else a line for each change.
-        self.in_place = sys.stderr.isatty() and len(task_vars.get("ansible_play_batch") or []) == 1
+        self.in_place = _ON_TERMINAL and len(task_vars.get("ansible_play_batch") or []) == 1
         with self._task_field("check_mode", False):  # it changes nothing, and Ansible starts no such work in check mode
             return self.run_detached(_MODULE, arguments, task_vars, arguments["progress_file"])

@@ -134,7 +134,8 @@ class Measurement:
     rounds: tuple[float, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
-        return {**asdict(self), "rounds": list(self.rounds)}
+        slowest = min(self.rounds, default=self.tokens_per_second)
+        return {**asdict(self), "rounds": len(self.rounds), "slowest": slowest}
 
 
 class MeasurementError(Exception):

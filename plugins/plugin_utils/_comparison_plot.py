@@ -14,7 +14,7 @@ COLORS = ("#7a869a", "#1f6feb")
 _LEFT, _RIGHT, _TOP = 64, 24, 84
 _HEIGHT = 280  # of the plotting area
 _BAR, _GAP, _BETWEEN_HOSTS = 64, 20, 56
-_FOOT = 104
+_FOOT = 124
 _TEXT = 'font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"'
 _HEADER = ("host", "instance", "release", "tokens/s", "low", "high", "accept length", "ratio")
 
@@ -54,7 +54,7 @@ def plot(compared: Mapping[str, Comparison]) -> str:
     step = _step(top)
     ceiling = step * max(1, math.ceil(top / step))
     per_host = 2 * _BAR + _GAP
-    width = max(560, _LEFT + _RIGHT + len(compared) * per_host + (len(compared) + 1) * _BETWEEN_HOSTS)
+    width = max(640, _LEFT + _RIGHT + len(compared) * per_host + (len(compared) + 1) * _BETWEEN_HOSTS)
     height = _TOP + _HEIGHT + _FOOT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
@@ -76,8 +76,9 @@ def plot(compared: Mapping[str, Comparison]) -> str:
         ratio = result["ratio"]
         middle = x + per_host / 2
         parts.append(_label(middle, _TOP + _HEIGHT + 62, f"{ratio['median']:.2f} times as fast", 14, weight="bold"))
-        spread = f"{host}: {ratio['low']:.2f} to {ratio['high']:.2f} in {result['rounds']} rounds"
+        spread = f"{ratio['low']:.2f} to {ratio['high']:.2f} in {result['rounds']} rounds"
         parts.append(_label(middle, _TOP + _HEIGHT + 82, spread, 12, color="#57606a"))
+        parts.append(_label(middle, _TOP + _HEIGHT + 104, host, 13, limit=24))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -91,7 +92,7 @@ def _bar(x: float, instance: Mapping[str, Any], color: str, ceiling: float) -> l
         f'<path d="M{middle:.1f} {high:.1f}V{low:.1f}M{middle - 8:.1f} {high:.1f}h16M{middle - 8:.1f} {low:.1f}h16" '
         'stroke="#24292f" stroke-width="1.5" fill="none"/>',
         _label(middle, high - 8, f"{float(rate['median']):.0f}", 13, weight="bold"),
-        _label(middle, _TOP + _HEIGHT + 18, str(instance["name"]), 13),
+        _label(middle, _TOP + _HEIGHT + 18, str(instance["name"]), 13, limit=12),
         _label(
             middle, _TOP + _HEIGHT + 36, f"accepts {length:.2f}" if length else "no drafts", 11, color="#57606a"
         ),
@@ -119,9 +120,17 @@ def _step(top: float) -> float:
 
 
 def _label(
-    x: float, y: float, text: str, size: int, *, color: str = "#24292f", weight: str = "normal", anchor: str = "middle"
+    x: float,
+    y: float,
+    text: str,
+    size: int,
+    *,
+    color: str = "#24292f",
+    weight: str = "normal",
+    anchor: str = "middle",
+    limit: int = 100,
 ) -> str:
-    shown = escape(text if len(text) <= 90 else text[:87] + "...")
+    shown = escape(text if len(text) <= limit else text[: limit - 3] + "...")
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" {_TEXT} font-size="{size}" font-weight="{weight}" fill="{color}" '
         f'text-anchor="{anchor}">{shown}</text>'
