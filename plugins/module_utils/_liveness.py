@@ -102,8 +102,10 @@ def progress_of(lines: Sequence[str]) -> str:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """Return the last line that the service itself wrote."""
-    return next((line.strip() for line in reversed(lines) if not _BY_SYSTEMD.match(line)), "")
+    """Return the last line that the service itself wrote, rather not the quoted code that Python adds to a warning."""
+    own = [line for line in lines if not _BY_SYSTEMD.match(line)]
+    whole = [line for line in own if not line[0].isspace()]
+    return next(reversed(whole or own), "").strip()
 
 
 @dataclass

@@ -158,7 +158,11 @@ def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_
         written = exports.refresh(instance, dry=check_mode)
         if written:
             paths = "".join(f"{path}\n" for path in written)
-            result = {**result, "changed": True, "diff": {"before": "", "after": f"files for Prometheus:\n{paths}"}}
+            result = {
+                **result,
+                "changed": True,
+                "diff": {"before": "", "after": f"files for Prometheus, written or removed:\n{paths}"},
+            }
         return {**result, "exports": written}
     if check_mode:
         if is_staged(instance, release):

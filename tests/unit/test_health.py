@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe impo
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health import Clock, wait_until_healthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners, listening
-from ansible_collections.gpufleet.dflash.plugins.module_utils._liveness import members
+from ansible_collections.gpufleet.dflash.plugins.module_utils._liveness import members, title
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError, UnitState
 
 ENGINE = str(Path(__file__).parents[1] / "support" / "pretend_engine.py")
@@ -266,6 +266,41 @@ def test_a_hung_scheduler_is_named(tmp_path: Path, port: int, monkeypatch: pytes
                 os.kill(pid, signal.SIGKILL)
     assert report.cause == "scheduler-hung"
     assert "(sglang::scheduler)" in report.message and "kill -CONT" in report.fix
+
+
+@pytest.fixture
+def orphan() -> Iterator[int]:
+    """A process that calls itself a scheduler and whose parent has died."""
+    script = "(exec -a sglang::scheduler_TP7 sleep 60) >/dev/null 2>&1 & echo $!"
+    pid = int(subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout)
+    while not title(pid).startswith("sglang::"):
+        time.sleep(0.05)
+    if int(Path(f"/proc/{pid}/stat").read_text().split()[3]) != 1:
+        os.kill(pid, signal.SIGKILL)
+        pytest.skip("somebody else than PID 1 adopts orphans here")
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.", "orphaned-process"),
+        ("ModuleNotFoundError: No module named 'sgl_kernel'", "module-missing"),
+    ],
+    ids=["it lacks what an orphan holds", "it lacks something else"],
+)
+def test_what_a_dead_server_left_is_named_and_blamed_for_what_it_holds(
+    tmp_path: Path, port: int, orphan: int, words: str, cause: str
+) -> None:
+    program = f"import sys; sys.exit({words!r})"
+    with ProcessUnit([sys.executable, "-c", program], tmp_path / "log") as unit:
+        report = failure(unit, spec(port))
+    assert report.cause == cause
+    assert orphan in [one["pid"] for one in report.orphans]
+    if cause == "orphaned-process":
+        assert "too little free memory" in report.message and f"{orphan} (sglang::scheduler_TP7)" in report.message
+        assert f"kill -9 {orphan}" in report.fix
 
 
 def test_progress_has_the_last_line_of_the_log_without_keys(tmp_path: Path, port: int) -> None:

@@ -116,6 +116,31 @@ def test_the_last_words_are_the_services_own() -> None:
     assert last_words(["Loading", "Started u.service - SGLang."]) == "Loading"
 
 
+def test_a_lines_own_code_is_not_its_last_words() -> None:
+    assert last_words(["fla/utils.py:223: UserWarning: roll back to CPU.", "  warnings.warn("]).endswith("to CPU.")
+    assert last_words(["  indented"]) == "indented"
+    assert last_words([]) == ""
+
+
+def test_a_real_process_whose_parent_has_died_is_found() -> None:
+    begun = subprocess.run(
+        ["bash", "-c", "(exec -a sglang::scheduler_TP9 sleep 60) >/dev/null 2>&1 & echo $!"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pid = int(begun.stdout)
+    try:
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0] != b"sglang::scheduler_TP9":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        if Path(f"/proc/{pid}/stat").read_text().split()[3] != "1":
+            pytest.skip("somebody else than PID 1 adopts orphans here")
+        assert [one.name for one in find_orphans() if one.pid == pid] == ["sglang::scheduler_TP9"]
+        assert [one for one in find_orphans(ours=[pid]) if one.pid == pid] == []
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def process(proc: Path, pid: int, parent: int, title: str, group: str = "/user.slice/session-3.scope") -> None:
     folder = proc / str(pid)
     folder.mkdir(parents=True)
