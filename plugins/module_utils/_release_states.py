@@ -132,11 +132,7 @@ def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
 
 def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_mode: bool, rollback: bool) -> Result:
     check_release_name(release)
-    try:
-        gate = Gate.from_options(options["probe"], options["max_regression"])
-    except ValueError as error:
-        raise ReleaseError(str(error)) from error
-    exports = Exports.from_options(options)
+    gate, exports, warnings = _beside(options, rollback)
     switch = Switch(instance, _silent)
     try:
         plan, report = switch.plan(release)
@@ -149,13 +145,14 @@ def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_
         "verified": not plan.changed or not check_mode,
         "reasons": list(plan.reasons),
         "progress_file": instance.progress_path,
+        "warnings": warnings,
     }
     if report:
         result["health"] = report.to_mapping()
     if plan.changed:
         result["diff"] = describe(plan, switch.observe())
     if not plan.changed:
-        written = exports.refresh(instance, dry=check_mode)
+        written = exports.refresh(instance, dry=check_mode) if exports else []
         if written:
             paths = "".join(f"{path}\n" for path in written)
             result = {
@@ -177,10 +174,30 @@ def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_
         return {**result, "health": report.to_mapping(), "exports": _export(exports, instance, progress)}
 
 
-def _export(exports: Exports, instance: Instance, progress: Callable[[str], None]) -> list[str]:
+def _beside(options: Mapping[str, Any], rollback: bool) -> tuple[Gate, Exports | None, list[str]]:
+    """Return how to measure and what to tell Prometheus; mistakes in either stop a deploy, and no way back."""
+    warnings = []
+    try:
+        gate = Gate.from_options(options["probe"], options["max_regression"])
+    except ValueError as error:
+        if not rollback:
+            raise ReleaseError(str(error)) from error
+        gate = Gate()
+        warnings.append(f"nothing is measured: {error}")
+    try:
+        exports: Exports | None = Exports.from_options(options)
+    except ReleaseError as error:
+        if not rollback:
+            raise
+        exports = None
+        warnings.append(f"Prometheus is not told: {error}")
+    return gate, exports, warnings
+
+
+def _export(exports: Exports | None, instance: Instance, progress: Callable[[str], None]) -> list[str]:
     """Write the files for Prometheus after a switch; what became of the service matters more than they do."""
     try:
-        return exports.refresh(instance)
+        return exports.refresh(instance) if exports else []
     except OSError as error:
         progress(f"{error.filename}: {error.strerror}: not told to Prometheus")
         return []

@@ -166,11 +166,11 @@ class Watch:
             or bool(self._main_pid) and unit.main_pid not in (0, self._main_pid)
         )  # fmt: skip
         if restarted:
-            return Verdict("restarted", f"{self.unit} died", died=True, aftermath=" and was restarted")
+            return Verdict("restarted", f"{self.unit} died", died=True, aftermath=" and was restarted" + _loop(unit))
         self.invocation_id = self.invocation_id or unit.invocation_id
         self._main_pid = self._main_pid or unit.main_pid
         if unit.active_state == "failed" or unit.sub_state.startswith("auto-restart"):
-            return Verdict("died", f"{self.unit} died", died=True)
+            return Verdict("died", f"{self.unit} died", died=True, aftermath=_loop(unit))
         if unit.active_state == "deactivating":
             return Verdict("stopping", f"{self.unit} is being stopped", died=True)
         if unit.active_state == "inactive" and not unit.job:
@@ -217,3 +217,8 @@ class Watch:
             self._since.pop(subject, None)
             return False
         return at - self._since.setdefault(subject, at) >= seconds
+
+
+def _loop(unit: UnitState) -> str:
+    """Return words for a crash loop, to be appended; empty for a first death."""
+    return f" (restarts by systemd so far: {unit.n_restarts})" if unit.n_restarts > 1 else ""

@@ -21,7 +21,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe impo
 from ansible_collections.gpufleet.dflash.plugins.module_utils._exports import Exports, recorded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._gate import Gate
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import FAILED, VERIFIED
-from ansible_collections.gpufleet.dflash.plugins.module_utils._release import release_of_unit
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError, release_of_unit
+from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import _beside
 from ansible_collections.gpufleet.dflash.plugins.module_utils._remove import leftovers, remove_instance
 from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._throughput import Probe
@@ -147,3 +148,16 @@ def test_an_instance_that_is_removed_takes_its_files_for_prometheus_along(host: 
     remove_instance(host.instance, host, lambda line: None, str(tmp_path))
     assert not Path(written).exists()
     assert leftovers(host.instance, host, str(tmp_path)) == []
+
+
+OPTIONS = {"probe": {"requests": -1}, "max_regression": 20.0, "textfile_dir": "/nonexistent", "scrape_dir": None}
+
+
+@pytest.mark.parametrize("wrong", ["probe", "textfile_dir"])
+def test_a_mistake_in_what_is_beside_the_point_stops_a_deploy_and_no_way_back(host: EngineHost, wrong: str) -> None:
+    options = {**dict.fromkeys(OPTIONS), wrong: OPTIONS[wrong]}
+    with pytest.raises(ReleaseError, match=r"probe\.requests|no such folder"):
+        _beside(options, rollback=False)
+    gate, exports, (warning,) = _beside(options, rollback=True)
+    assert (gate.probe.wanted, exports is None) == (False, wrong == "textfile_dir")
+    assert "probe.requests" in warning or "no such folder" in warning

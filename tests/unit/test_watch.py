@@ -130,6 +130,13 @@ def test_the_timeline_holds_changes_only() -> None:
     assert watch.situation == "unit active/running, HTTP 503"
 
 
+@pytest.mark.parametrize(("restarts", "words"), [(0, ""), (1, ""), (4, " (restarts by systemd so far: 4)")])
+def test_a_crash_loop_is_counted(restarts: int, words: str) -> None:
+    verdict = Watch("u.service", 30001, stable=2.0).observe(look(0, **RESTARTING, n_restarts=restarts))
+    assert verdict is not None
+    assert verdict.aftermath == words
+
+
 def test_the_same_late_answer_counts_once() -> None:
     watch = Watch("u.service", 30001, stable=2.0)
     seen = late(20)
