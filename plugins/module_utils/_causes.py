@@ -119,8 +119,8 @@ PATTERNS = (
     ),
     Pattern(
         "draft-missing",
-        r"DFLASH requires setting --speculative-draft-model-path|failed to load draft model",
-        "the drafter cannot be loaded",
+        r"\w+ (?:speculative decoding )?requires setting --speculative-draft-model-path|failed to load draft model",
+        "the drafter is not given, or cannot be loaded",
         "check the path of the draft model and that the service's user may read it",
     ),
     Pattern(
@@ -133,7 +133,8 @@ PATTERNS = (
     Pattern(
         "model-missing",
         r"failed to open GGUF file '([^']+)'|(\S+) is not a local folder and is not a valid model identifier"
-        r"|(\S+) does not appear to have a file named|Repo id must (?:be|use)|LocalEntryNotFoundError",
+        r"|(\S+) does not appear to have a file named|Repo id must (?:be|use)(?: in the form .*?: '([^']+)')?"
+        r"|LocalEntryNotFoundError",
         "a model is missing: {0}",
         "check the path of the model and that the service's user may read it",
     ),
@@ -153,7 +154,8 @@ PATTERNS = (
     ),
     Pattern(
         "port-in-use",
-        r"(?i)address already in use|EADDRINUSE|couldn't bind HTTP server socket",
+        r"(?i)address already in use|EADDRINUSE|couldn't bind HTTP server socket"
+        r"|port \d+ of \S+ is held by another process",
         "its port is in use",
         "stop the process that holds the port (ss -ltnp), or give the instance another port",
     ),
@@ -223,6 +225,12 @@ PATTERNS = (
         r"PermissionError: .*?'([^']+)'|(\S+): Permission denied",
         "the service's user may not use {0}",
         "correct the owner or mode, or the unit's ReadWritePaths",
+    ),
+    Pattern(
+        "scheduler-died",
+        r"Subprocess \S+ \(pid=\d+\) crashed with exit code (-?\d+)",
+        "its scheduler ended with exit code {0}",
+        "-9 is SIGKILL: the OOM killer (journalctl -k | grep -i oom) or somebody; else read the journal's lines before",
     ),
     Pattern(
         "exception",

@@ -118,13 +118,13 @@ class Protocol:
     """How an engine is asked for tokens and how its answer reads."""
 
     path: str
-    request: Callable[[str, int], dict[str, Any]]
+    request: Callable[[str, int, str], dict[str, Any]]
     read: Callable[[dict[str, Any], float], Generation]
 
 
-def _sglang_request(model: str, tokens: int) -> dict[str, Any]:
+def _sglang_request(model: str, tokens: int, prompt: str) -> dict[str, Any]:
     return {
-        "text": PROMPT,
+        "text": prompt,
         "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
     }
 
@@ -139,8 +139,8 @@ def _sglang_read(answer: dict[str, Any], seconds: float) -> Generation:
     return Generation(str(answer["text"]), tokens, seconds, drafted, length)
 
 
-def _llama_cpp_request(model: str, tokens: int) -> dict[str, Any]:
-    message = {"role": "user", "content": PROMPT}
+def _llama_cpp_request(model: str, tokens: int, prompt: str) -> dict[str, Any]:
+    message = {"role": "user", "content": prompt}
     return {"model": model, "messages": [message], "temperature": 0, "max_tokens": tokens, "ignore_eos": True}
 
 
@@ -168,10 +168,18 @@ class GenerationError(Exception):
     """No completion came back; the text says what did."""
 
 
-def generate(url: str, protocol: str, model: str, tokens: int, timeout: float, key: str | None = None) -> Generation:
+def generate(
+    url: str,
+    protocol: str,
+    model: str,
+    tokens: int,
+    timeout: float,
+    key: str | None = None,
+    prompt: str = PROMPT,
+) -> Generation:
     """Return the engine's completion of a short prompt; raise GenerationError when there is none."""
     speaks = PROTOCOLS[protocol]
-    answer = ask(url.rstrip("/") + speaks.path, speaks.request(model, tokens), timeout, key)
+    answer = ask(url.rstrip("/") + speaks.path, speaks.request(model, tokens, prompt), timeout, key)
     if answer.status != 200:
         words = answer.body[:300].decode("utf-8", "replace").strip()
         raise GenerationError(f"POST {speaks.path}: {answer.summary}{': ' + words if words else ''}")

@@ -8,14 +8,11 @@ This module is private to the collection: it can change at any time.
 
 from __future__ import annotations
 
-import math
-import re
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 from urllib.parse import urlsplit
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._causes import (
@@ -26,7 +23,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._causes import (
     redact,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe import (
-    PROTOCOLS,
     Answer,
     Generation,
     GenerationError,
@@ -34,128 +30,40 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe impo
     generate,
     read_key,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners
+from ansible_collections.gpufleet.dflash.plugins.module_utils._liveness import (
+    Liveness,
+    Vitals,
+    last_words,
+    members,
+    progress_of,
+    read_vitals,
+    suspended,
+    title,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._orphans import Orphan, find_orphans, remedy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError, UnitState
-from ansible_collections.gpufleet.dflash.plugins.module_utils._watch import Observation, Verdict, Watch
+from ansible_collections.gpufleet.dflash.plugins.module_utils._watch import (
+    SLOW_ANSWER,
+    Observation,
+    Verdict,
+    Watch,
+)
 
 POLL = 0.5  # seconds between two looks at the unit: a death is reported well within two seconds
 HEARTBEAT = 15.0  # seconds between two progress lines that say nothing new
+VITALS = 5.0  # seconds between two looks at log, CPU time and memory
 JOURNAL_LINES = 40
+LAST_LINES = 5
+TOLD_WIDTH = 100  # characters of a line of the log in a line of progress
 # When a request breaks, systemd learns of the process's death a moment later than the client does.
 GRACE = 2.0
 SHORTEST_GENERATION = 60.0
 SYSTEMD_ABSENCE = 20.0
 RELEASE_VARIABLE = "DFLASH_RELEASE"
-
-
-@dataclass(frozen=True)
-class HealthSpec:
-    """What an instance must do to count as healthy. Times are seconds.
-
-    C(release): the value that DFLASH_RELEASE must have in the main process's environment; None: any.
-    C(api_key_file): where the key that the engine asks for stands, see _engine_probe.read_key; None: it asks for none.
-    """
-
-    unit: str
-    url: str
-    path: str = "/health"
-    protocol: str = "sglang"
-    timeout: float = 1800.0
-    stable: float = 2.0
-    generate: bool = True
-    speculative: bool = True
-    min_accept_length: float = 1.0
-    model: str = "default"
-    max_tokens: int = 64
-    release: str | None = None
-    api_key_file: str | None = None
-
-    def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        try:
-            usable = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
-        except ValueError:
-            usable = False
-        for wrong, key, remedy in (
-            # systemctl would take a pattern for every unit that it matches.
-            (not re.match(r"[\w:.@\\][\w:.@\\-]*\Z", self.unit, re.ASCII), "unit", "give the name of one systemd unit"),
-            (not usable, "url", "give http://HOST:PORT"),
-            (not self.path.startswith("/"), "path", "give a path that starts with /"),
-            (self.protocol not in PROTOCOLS, "protocol", f"give one of {', '.join(sorted(PROTOCOLS))}"),
-            (not math.isfinite(self.min_accept_length), "min_accept_length", "give a number"),
-            (not 0 < self.timeout < math.inf, "timeout", "give seconds above 0"),
-            (not 0 <= self.stable < math.inf, "stable", "give seconds, 0 or more"),
-            (
-                self.max_tokens < 2,
-                "max_tokens",
-                "give 2 or more: the first token of a completion is never drafted",
-            ),
-        ):
-            if wrong:
-                raise ValueError(f"unusable value: {key}: {getattr(self, key)!r}: {remedy}")
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> HealthSpec:
-        """Return the spec that C(mapping) describes; ValueError names an unknown, missing or unusable key."""
-        known = {item.name for item in fields(cls)}
-        unknown, missing = sorted(set(mapping) - known), sorted({"unit", "url"} - set(mapping))
-        if unknown:
-            raise ValueError(f"unknown key: {unknown[0]}: remove it; known are {', '.join(sorted(known))}")
-        if missing:
-            raise ValueError(f"missing key: {missing[0]}: give it")
-        given = {key: value for key, value in mapping.items() if value is not None}
-        try:
-            for key, kind in (
-                ("timeout", float),
-                ("stable", float),
-                ("min_accept_length", float),
-                ("max_tokens", int),
-            ):
-                if key in given:
-                    given[key] = kind(given[key])
-        except (TypeError, ValueError):
-            raise ValueError(f"unusable value: {key}: {given[key]!r}: give a number") from None
-        return cls(**given)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the spec as plain values that from_mapping reads."""
-        return asdict(self)
-
-
-@dataclass
-class HealthReport:
-    """How the wait ended. C(cause) is a stable name, C(message) one sentence; C(journal) has no secrets.
-
-    C(exit_status) and C(signal) say how the main process ended, if it did; C(result) is systemd's.
-    """
-
-    unit: str
-    healthy: bool = False
-    cause: str = ""
-    message: str = ""
-    fix: str = ""
-    exit_status: int | None = None
-    signal: str | None = None
-    result: str = ""
-    seconds: float = 0.0
-    main_pid: int = 0
-    n_restarts: int = 0
-    invocation_id: str = ""
-    journal: list[str] = field(default_factory=list)
-    timeline: list[dict[str, Any]] = field(default_factory=list)
-    generation: dict[str, Any] | None = None
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return asdict(self)
-
-
-class Unhealthy(Exception):  # noqa: N818 - a finding about the instance, not an error of ours
-    """The instance does not serve. C(report) holds cause, message, fix, exit status, journal and timeline."""
-
-    def __init__(self, report: HealthReport) -> None:
-        super().__init__(report.message)
-        self.report = report
+# What an instance complains of when another engine's leftovers hold the GPU or the port.
+HELD_BY_ORPHANS = ("gpu-out-of-memory", "port-in-use", "timeout", "stalled")
 
 
 class Clock:
@@ -194,14 +102,23 @@ class _Wait:
     """One wait for one instance: looks, tells progress, and turns a verdict into a report."""
 
     def __init__(
-        self, spec: HealthSpec, systemd: Systemd, clock: Clock, progress: Callable[[str], None] | None
+        self,
+        spec: HealthSpec,
+        systemd: Systemd,
+        clock: Clock,
+        progress: Callable[[str], None] | None,
+        heartbeat: float,
     ) -> None:
         self.spec = spec
         self.systemd = systemd
         self.clock = clock
         self.progress = progress
         self.begin = clock.monotonic()
-        self.watch = Watch(unit=spec.unit, port=urlsplit(spec.url).port or 0, stable=spec.stable)
+        self.heartbeat = heartbeat
+        self.watch = Watch(unit=spec.unit, port=urlsplit(spec.url).port or 0, stable=spec.stable, stall=spec.stall)
+        self.liveness = Liveness()
+        self.vitals = Vitals()
+        self._vitals_at = -VITALS
         self.listeners = Listeners(urlsplit(spec.url).hostname or "", urlsplit(spec.url).port or 0)
         self._told = 0
         self._told_at = self.begin
@@ -222,9 +139,30 @@ class _Wait:
                 raise
             return None
         self._last_state, self._looked_at = state, self.elapsed
-        verdict = self.watch.observe(Observation(self.elapsed, state, answer, self.listeners.find(state.main_pid)))
+        quiet, stopped = self._examine(state), self._suspended(state, answer)
+        holder = self.listeners.find(state.main_pid)
+        verdict = self.watch.observe(Observation(self.elapsed, state, answer, holder, quiet, stopped))
         self._tell()
         return verdict
+
+    def _examine(self, state: UnitState) -> float:
+        """Look for signs of life, not at every look; return the seconds since the last one."""
+        if state.main_pid and self.elapsed >= self._vitals_at + min(VITALS, self.spec.stall / 3, self.heartbeat):
+            self._vitals_at = self.elapsed
+            try:
+                log = self.systemd.journal(self.spec.unit, state.invocation_id, LAST_LINES)
+            except SystemdError:
+                log = []
+            self.vitals = read_vitals(state, log)
+            self.liveness.observe(self.elapsed, self.vitals)
+        return self.liveness.quiet_for(self.elapsed)
+
+    def _suspended(self, state: UnitState, answer: Answer | None) -> tuple[str, ...]:
+        """Return the unit's processes that a signal has stopped, once answers or silence give reason to look."""
+        slow = answer is not None and answer.status == 503 and answer.seconds >= SLOW_ANSWER
+        if not slow and self.liveness.quiet_for(self.elapsed) < self.spec.stall:
+            return ()
+        return tuple(f"{pid} ({title(pid)})" for pid in suspended(members(state)))
 
     def until_serving(self) -> None:
         with _Prober(self.spec.url.rstrip("/") + self.spec.path) as prober:
@@ -272,11 +210,18 @@ class _Wait:
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         self.watch.note(self.elapsed, "asking for tokens")
+        # A scheduler that hangs now would make the request wait for the whole time-out; its health tells in 20 seconds.
+        with _Prober(self.spec.url.rstrip("/") + self.spec.path) as prober:
+            return self._completion(thread, outcome, prober)
+
+    def _completion(
+        self, thread: threading.Thread, outcome: list[Generation | GenerationError], prober: _Prober
+    ) -> Generation:
         broken_at: float | None = None
         while True:
             thread.join(POLL / 2)
-            verdict = self.look(None)
-            if verdict:
+            verdict = self.look(prober.latest)
+            if verdict and not verdict.serving:
                 raise self._unhealthy(verdict, during=" while it generated")
             if outcome and isinstance(outcome[0], Generation):
                 return outcome[0]
@@ -360,7 +305,16 @@ class _Wait:
             if hint:
                 report.message = redact(f"{verdict.message}: {hint.message}")
                 report.fix = hint.fix
+        self._blame_orphans(report)
         return Unhealthy(report)
+
+    def _blame_orphans(self, report: HealthReport) -> None:
+        """Name what a dead server left behind; it is the cause where it holds what the instance lacks."""
+        orphans = find_orphans(members(self._last_state) if self._last_state else ())
+        report.orphans = [orphan.to_mapping() for orphan in orphans]
+        if orphans and report.cause in HELD_BY_ORPHANS:
+            verdict = _orphaned(report.message, orphans)
+            report.cause, report.message, report.fix = verdict.cause, verdict.message, verdict.fix
 
     def _ending(self, lines: list[str]) -> Ending:
         """Return how the main process ended, from the journal or, where it may not be read, from the unit."""
@@ -373,11 +327,25 @@ class _Wait:
         news = self.watch.timeline[self._told :]
         self._told = len(self.watch.timeline)
         now = self.clock.monotonic()
-        if self.progress is None or not news and now < self._told_at + HEARTBEAT:
+        if self.progress is None or not news and now < self._told_at + self.heartbeat:
             return
         self._told_at = now
-        for event in [item["event"] for item in news] or [f"still {self.watch.situation}"]:
+        for event in [item["event"] for item in news] or [f"still {self.watch.situation}{self._said()}"]:
             self.progress(f"{self.spec.unit}: {self.elapsed:.0f} s: {event}")
+
+    def _said(self) -> str:
+        """Return how far the load has come and what the service said last, to be appended."""
+        words = redact(last_words(self.vitals.lines))
+        words = words if len(words) <= TOLD_WIDTH else words[: TOLD_WIDTH - 3] + "..."
+        quiet = self.liveness.quiet_for(self.elapsed)
+        silent = f"nothing happens for {quiet:.0f} s" if quiet > max(30.0, self.spec.stall / 4) else ""
+        parts = [part for part in (progress_of(self.vitals.lines), silent, words) if part]
+        return "".join(f": {part}" for part in parts)
+
+
+def _orphaned(message: str, orphans: list[Orphan]) -> Verdict:
+    named = ", ".join(orphan.words for orphan in orphans)
+    return Verdict("orphaned-process", f"{message}; a server that died left {named}", remedy(orphans))
 
 
 def release_of(pid: int) -> str | None:
@@ -396,12 +364,14 @@ def wait_until_healthy(
     systemd: Systemd | None = None,
     clock: Clock | None = None,
     progress: Callable[[str], None] | None = None,
+    heartbeat: float = HEARTBEAT,
 ) -> HealthReport:
     """Return a report once the instance serves and, if asked to, generates; raise Unhealthy once it cannot.
 
-    SystemdError: systemd is absent. C(progress) gets a line for each change, and a few while nothing changes.
+    SystemdError: systemd is absent. C(progress) gets a line for each change, and one each C(heartbeat) seconds while
+    nothing changes.
     """
-    wait = _Wait(spec, systemd or Systemd(), clock or Clock(), progress)
+    wait = _Wait(spec, systemd or Systemd(), clock or Clock(), progress, heartbeat)
     wait.until_serving()
     wait.check_release()
     completion = None

@@ -9,8 +9,11 @@ what a killed run or a power cut left behind can be told.
 
 from __future__ import annotations
 
+import calendar
 import json
+import math
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import append_line, read_regular
@@ -18,6 +21,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._files import appe
 ACTIVATING = "activating"
 VERIFIED = "verified"
 FAILED = "failed"
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Event(NamedTuple):
@@ -29,7 +34,17 @@ class Event(NamedTuple):
     generation: str = ""
     rollback: bool = False  # made by going back, by a person or after a failed verification
     reason: str = ""
-    accept_length: float | None = None  # mean accepted tokens a verification step, of the verifying generation
+    accept_length: float | None = None  # mean accepted tokens a verification step
+    tokens_per_second: float | None = None
+    probe: dict[str, Any] | None = None  # how tokens_per_second was measured, see _throughput.Probe
+
+    @property
+    def seconds(self) -> float | None:
+        """The time as seconds since 1970; None for what is no time."""
+        try:
+            return float(calendar.timegm(time.strptime(self.time, _TIME)))
+        except ValueError:
+            return None
 
 
 class History:
@@ -49,7 +64,7 @@ class History:
 
     def add(self, event: Event) -> None:
         """Append an event; it is on disk on return."""
-        event = event._replace(time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        event = event._replace(time=time.strftime(_TIME, time.gmtime()))
         values = {name: value for name, value in event._asdict().items() if value not in ("", None, False)}
         append_line(self.path, json.dumps(values, sort_keys=True))
         self.events.append(event)
@@ -62,6 +77,20 @@ class History:
     def last_verified(self) -> Event | None:
         """The last verification that passed."""
         return next((event for event in reversed(self.events) if event.event == VERIFIED), None)
+
+    def measured_before(self, release: str, probe: Mapping[str, Any]) -> Event | None:
+        """The last verification of another release that was measured in the same way."""
+        return next(
+            (
+                event
+                for event in reversed(self.events)
+                if event.event == VERIFIED
+                and event.release != release
+                and event.tokens_per_second
+                and event.probe == dict(probe)
+            ),
+            None,
+        )
 
     def ever_verified(self) -> list[str]:
         """Releases that were verified once, whatever became of them, the one verified last first."""
@@ -84,4 +113,13 @@ def _read_event(line: str) -> Event | None:
         or not isinstance(values.get("release"), str)
     ):
         return None
-    return Event(**{name: values[name] for name in Event._fields if name in values})
+    usable = {name: values[name] for name in Event._fields if name in values and _fits(name, values[name])}
+    return Event(**usable)
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a value can be what it is said to be; others would surprise whoever calculates with it."""
+    if name in ("accept_length", "tokens_per_second"):
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    kind = {"probe": dict, "rollback": bool}.get(name, str)
+    return isinstance(value, kind)

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
     read_regular,
     write_atomically,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthSpec
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthSpec
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
 
 SCHEMA = 1

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._exports import Exports
+from ansible_collections.gpufleet.dflash.plugins.module_utils._gate import Gate
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import History
 from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import HookError, hooks_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
@@ -98,7 +100,7 @@ def _secrets(options: Mapping[str, Any]) -> dict[str, str]:
 def active(options: Mapping[str, Any], check_mode: bool) -> Result:
     """Make the instance run a release."""
     instance = Instance.named(options["root"], options["name"])
-    return _switch(instance, options["release"], check_mode, rollback=False)
+    return _switch(instance, options["release"], options, check_mode, rollback=False)
 
 
 def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
@@ -107,7 +109,7 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
     release = options["release"] or Switch(instance, _silent).previous()
     if not is_staged(instance, release):
         raise ReleaseError(f"no such release: {instance.release_folder(release)}: see history.jsonl beside it")
-    return _switch(instance, release, check_mode, rollback=True)
+    return _switch(instance, release, options, check_mode, rollback=True)
 
 
 def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
@@ -128,8 +130,9 @@ def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
     return result
 
 
-def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) -> Result:
+def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_mode: bool, rollback: bool) -> Result:
     check_release_name(release)
+    gate, exports, warnings = _beside(options, rollback)
     switch = Switch(instance, _silent)
     try:
         plan, report = switch.plan(release)
@@ -142,23 +145,62 @@ def _switch(instance: Instance, release: str, check_mode: bool, rollback: bool) 
         "verified": not plan.changed or not check_mode,
         "reasons": list(plan.reasons),
         "progress_file": instance.progress_path,
+        "warnings": warnings,
     }
     if report:
         result["health"] = report.to_mapping()
     if plan.changed:
         result["diff"] = describe(plan, switch.observe())
     if not plan.changed:
-        return result
+        written = exports.refresh(instance, dry=check_mode) if exports else []
+        if written:
+            paths = "".join(f"{path}\n" for path in written)
+            result = {
+                **result,
+                "changed": True,
+                "diff": {"before": "", "after": f"files for Prometheus, written or removed:\n{paths}"},
+            }
+        return {**result, "exports": written}
     if check_mode:
         if is_staged(instance, release):
             switch.validate(release)
-        return result
+        return {**result, "exports": []}
+    with progress_to(instance.progress_path) as progress:
+        try:
+            report = Switch(instance, progress, gate=gate).activate(release, rollback)
+        except SwitchError as error:
+            _export(exports, instance, progress)
+            return {**_failure(error), "changed": True, "diff": result["diff"]}
+        return {**result, "health": report.to_mapping(), "exports": _export(exports, instance, progress)}
+
+
+def _beside(options: Mapping[str, Any], rollback: bool) -> tuple[Gate, Exports | None, list[str]]:
+    """Return how to measure and what to tell Prometheus; mistakes in either stop a deploy, and no way back."""
+    warnings = []
     try:
-        with progress_to(instance.progress_path) as progress:
-            report = Switch(instance, progress).activate(release, rollback)
-    except SwitchError as error:
-        return {**_failure(error), "changed": True, "diff": result["diff"]}
-    return {**result, "health": report.to_mapping()}
+        gate = Gate.from_options(options["probe"], options["max_regression"])
+    except ValueError as error:
+        if not rollback:
+            raise ReleaseError(str(error)) from error
+        gate = Gate()
+        warnings.append(f"nothing is measured: {error}")
+    try:
+        exports: Exports | None = Exports.from_options(options)
+    except ReleaseError as error:
+        if not rollback:
+            raise
+        exports = None
+        warnings.append(f"Prometheus is not told: {error}")
+    return gate, exports, warnings
+
+
+def _export(exports: Exports | None, instance: Instance, progress: Callable[[str], None]) -> list[str]:
+    """Write the files for Prometheus after a switch; what became of the service matters more than they do."""
+    try:
+        return exports.refresh(instance) if exports else []
+    except OSError as error:
+        progress(f"{error.filename}: {error.strerror}: not told to Prometheus")
+        return []
 
 
 def _failure(error: SwitchError) -> Result:

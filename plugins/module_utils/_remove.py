@@ -10,6 +10,7 @@ import os
 import shutil
 from typing import Callable
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._exports import recorded
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive
 from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import HookError, hooks_of, run_hooks
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
@@ -26,7 +27,8 @@ STATE = "/var/lib/dflash"
 
 def leftovers(instance: Instance, systemd: Systemd, state: str = STATE) -> list[str]:
     """Return what a host has of an instance: its unit while systemd knows it, then paths; empty when it is gone."""
-    found = [path for path in (instance.unit_path, instance.folder, _home(instance, state)) if os.path.lexists(path)]
+    places = (instance.unit_path, instance.folder, _home(instance, state), *recorded(instance))
+    found = [path for path in places if os.path.lexists(path)]
     known = systemd.show(instance.unit)
     if known.main_pid and instance.unit_path not in found:
         found.insert(0, instance.unit)
@@ -63,6 +65,9 @@ def remove_instance(instance: Instance, systemd: Systemd, progress: Callable[[st
         # Fails where systemd has forgotten the unit already.
         with contextlib.suppress(SystemdError):
             systemd.reset_failed(instance.unit)
+        for path in recorded(instance):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         for folder in (_home(instance, state), instance.folder):
             progress(f"removing {folder}")
             if os.path.islink(folder):

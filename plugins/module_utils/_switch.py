@@ -22,12 +22,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._files import (
     link_atomically,
     write_atomically,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    HealthReport,
-    Unhealthy,
-    release_of,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._gate import CAUSES, Gate, examine, target_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import release_of, wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
     ACTIVATING,
     FAILED,
@@ -77,8 +74,11 @@ class _UnannouncedError(Exception):
 class Switch:
     """The changes of one instance's service."""
 
-    def __init__(self, instance: Instance, progress: Progress, systemd: Systemd | None = None) -> None:
+    def __init__(
+        self, instance: Instance, progress: Progress, systemd: Systemd | None = None, gate: Gate | None = None
+    ) -> None:
         self.instance = instance
+        self.gate = gate or Gate()
         self.progress = progress
         self.systemd = systemd or Systemd()
         self.history = History(instance.history_path)
@@ -255,8 +255,10 @@ class Switch:
             return None
         self.systemd.enable(self.instance.unit)
         try:
-            return self._record(release, rollback, self._verify(release))
-        except Unhealthy:
+            return self._record(release, rollback, self._measure(release, rollback, self._verify(release)))
+        except Unhealthy as error:
+            if error.report.cause in CAUSES:
+                raise
             return None
 
     def _start_and_verify(self, release: Release, rollback: bool, only_if_needed: bool = False) -> HealthReport:
@@ -271,7 +273,15 @@ class Switch:
             # A unit that does not even start is told by the health check, with the cause and the journal.
             with contextlib.suppress(SystemdError):
                 systemd.restart(instance.unit)
-        return self._record(release, rollback, self._verify(release))
+        return self._record(release, rollback, self._measure(release, rollback, self._verify(release)))
+
+    def _measure(self, release: Release, rollback: bool, report: HealthReport) -> HealthReport:
+        """Add how fast a release is; raise Unhealthy for a new one that is too slow."""
+        spec = health_spec(self.instance, release)
+        return examine(
+            self.gate, report, spec, target_of(spec, release), self.history, not rollback, self.progress,
+            look_again=lambda: self._verify(release, started=False),
+        )  # fmt: skip
 
     def _record(self, release: Release, rollback: bool, report: HealthReport) -> HealthReport:
         """Announce and note a verified release. What serves is not taken back because of either."""
@@ -280,10 +290,10 @@ class Switch:
         except HookError as error:
             # Not verified then: the next run tries again, without a restart.
             raise _UnannouncedError(f"post_start failed: {error}") from error
-        accepted = (report.generation or {}).get("accept_length")
-        self._note(
-            Event(VERIFIED, release.id, generation=release.generation, rollback=rollback, accept_length=accepted)
-        )
+        numbers = report.throughput or {}
+        accepted = numbers.get("accept_length") or (report.generation or {}).get("accept_length")
+        rate, probe = numbers.get("tokens_per_second"), numbers.get("probe")
+        self._note(Event(VERIFIED, release.id, "", release.generation, rollback, "", accepted, rate, probe))
         with contextlib.suppress(OSError):  # a link for people
             link_atomically(self.instance.release_folder(release.id), os.path.join(self.instance.folder, "current"))
         return report

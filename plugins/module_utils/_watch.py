@@ -17,6 +17,10 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Un
 
 # A wrong answer must last this long: at the moment of a start or stop one look can mix two processes.
 PERSISTENT = 1.0
+# SGLang answers 503 at once while it starts, and only after 20 seconds (SGLANG_HEALTH_CHECK_TIMEOUT) when its scheduler
+# says nothing. A compilation in the middle of a request may do that once; not this often in a row.
+SLOW_ANSWER = 15.0
+SLOW_ANSWERS = 3
 # Answers that no amount of waiting turns into 200.
 REFUSALS = {
     401: (
@@ -36,12 +40,18 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Observation:
-    """One look, C(at) seconds after the wait began. C(answer): the latest, None before the first."""
+    """One look, C(at) seconds after the wait began. C(answer): the latest, None before the first.
+
+    C(quiet): seconds without a sign of life. C(suspended): processes of the unit that a signal has stopped, as
+    "PID (name)".
+    """
 
     at: float
     unit: UnitState
     answer: Answer | None = None
     listener: Listener | None = None
+    quiet: float = 0.0
+    suspended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,18 +76,21 @@ class Watch:
     """Takes looks in order and decides as soon as they allow it.
 
     C(stable): seconds that the instance must answer 200 with the same main process to count as serving.
+    C(stall): seconds without any sign of life that are too many for an instance that does not serve.
     C(timeline): what changed, as {"at": seconds, "event": text}.
     """
 
     unit: str
     port: int
     stable: float
+    stall: float = 300.0
     timeline: list[dict[str, Any]] = field(default_factory=list)
     invocation_id: str = ""
     _restarts: int | None = None
     _main_pid: int = 0
     _situation: dict[str, str] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
+    _slow: list[Answer] = field(default_factory=list)
 
     @property
     def situation(self) -> str:
@@ -101,6 +114,22 @@ class Watch:
                 "port-in-use",
                 f"port {self.port} is held by {who}, which is not of {self.unit}",
                 "stop that process, or give the instance another port",
+            )
+        hung = self._judge_scheduler(seen)
+        if hung:
+            return hung
+        if seen.quiet >= self.stall and (seen.answer is None or seen.answer.status != 200):
+            stopped = f"; stopped by a signal: {', '.join(seen.suspended)}" if seen.suspended else ""
+            return Verdict(
+                "stalled",
+                f"{self.unit} does nothing: for {seen.quiet:.0f} seconds no line in its log, no CPU time and no more "
+                f"memory{stopped}",
+                self._revive(
+                    seen,
+                    "see what it waits for: a lock in a cache directory, a network, another rank; "
+                    "py-spy dump --pid of its processes shows where; restart it",
+                ),
+                ask_journal=True,
             )
         if seen.answer is None:
             return None
@@ -137,11 +166,11 @@ class Watch:
             or bool(self._main_pid) and unit.main_pid not in (0, self._main_pid)
         )  # fmt: skip
         if restarted:
-            return Verdict("restarted", f"{self.unit} died", died=True, aftermath=" and was restarted")
+            return Verdict("restarted", f"{self.unit} died", died=True, aftermath=" and was restarted" + _loop(unit))
         self.invocation_id = self.invocation_id or unit.invocation_id
         self._main_pid = self._main_pid or unit.main_pid
         if unit.active_state == "failed" or unit.sub_state.startswith("auto-restart"):
-            return Verdict("died", f"{self.unit} died", died=True)
+            return Verdict("died", f"{self.unit} died", died=True, aftermath=_loop(unit))
         if unit.active_state == "deactivating":
             return Verdict("stopping", f"{self.unit} is being stopped", died=True)
         if unit.active_state == "inactive" and not unit.job:
@@ -150,6 +179,32 @@ class Watch:
                 return Verdict("died", f"{self.unit} ended", died=True)
             return Verdict("not-running", f"{self.unit} is not running", f"start it: systemctl start {self.unit}")
         return None
+
+    def _judge_scheduler(self, seen: Observation) -> Verdict | None:
+        """Return a verdict for an engine whose server answers in the place of a scheduler that does not."""
+        answer = seen.answer
+        if answer is None or answer.status != 503 or answer.seconds < SLOW_ANSWER:
+            if answer is not None:
+                self._slow.clear()
+            return None
+        # The same answer is looked at until the next one has come.
+        if all(answer is not known for known in self._slow):
+            self._slow.append(answer)
+        if len(self._slow) < SLOW_ANSWERS and not seen.suspended:
+            return None
+        stopped = f": stopped by a signal: {', '.join(seen.suspended)}" if seen.suspended else ""
+        return Verdict(
+            "scheduler-hung",
+            f"{self.unit} answers HTTP 503 after {answer.seconds:.0f} seconds, so its scheduler hangs{stopped}",
+            self._revive(seen, "restart it; py-spy dump --pid of the scheduler shows where it hangs"),
+            ask_journal=True,
+        )
+
+    def _revive(self, seen: Observation, otherwise: str) -> str:
+        if not seen.suspended:
+            return otherwise
+        pids = " ".join(process.partition(" ")[0] for process in seen.suspended)
+        return f"find out who stopped it, a debugger or profiler; kill -CONT {pids} lets it go on, or restart it"
 
     def _follow(self, at: float, subject: str, state: str) -> None:
         if self._situation.get(subject) != state:
@@ -162,3 +217,8 @@ class Watch:
             self._since.pop(subject, None)
             return False
         return at - self._since.setdefault(subject, at) >= seconds
+
+
+def _loop(unit: UnitState) -> str:
+    """Return words for a crash loop, to be appended; empty for a first death."""
+    return f" (restarts by systemd so far: {unit.n_restarts})" if unit.n_restarts > 1 else ""

@@ -54,6 +54,14 @@ options:
       - Big models load for many minutes. An instance that dies never makes the module wait.
     type: float
     default: 1800
+  stall:
+    description:
+      - An instance that does not serve and shows no sign of life for so many seconds is given up, however far the
+        time-out is.
+      - Signs of life are lines in its log, CPU time above one percent of a core, and growing memory.
+    type: float
+    default: 300
+    version_added: 0.2.0
   stable:
     description: Seconds that the instance must answer 200 with the same main process.
     type: float
@@ -89,6 +97,18 @@ options:
     description:
       - A file on the host with the API key that the engine asks for, the key alone or a configuration in JSON with
         C(api-key), such as the C(server.yaml) of a release.
+    type: path
+    version_added: 0.2.0
+  progress:
+    description:
+      - Whether to show what is seen while the module waits, with the last line of the instance's log. On a terminal and
+        with one host, it is one line that is renewed.
+      - The wait then goes on by itself on the host for as long as it takes, and the controller watches.
+    type: bool
+    default: false
+    version_added: 0.2.0
+  progress_file:
+    description: Where the line of progress is left for the controller; set by the collection itself.
     type: path
     version_added: 0.2.0
 requirements:
@@ -189,6 +209,29 @@ timeline:
     event:
       description: What was seen.
       type: str
+orphans:
+  description: Processes of an engine whose server has died; looked for when the instance is not healthy.
+  type: list
+  elements: dict
+  returned: when the unit could be watched
+  sample: [{pid: 4711, name: "sglang::scheduler_TP0", unit: session-3.scope, gpu_memory: 61234}]
+  contains:
+    pid:
+      description: The process.
+      type: int
+    name:
+      description: How it calls itself.
+      type: str
+    unit:
+      description: The service or scope that it belongs to; empty for none.
+      type: str
+    gpu_memory:
+      description: MiB of GPU memory that it holds; null where nvidia-smi does not tell.
+      type: int
+throughput:
+  description: How fast it generates; null here, for M(gpufleet.dflash.sglang_release) measures it.
+  type: dict
+  returned: when the unit could be watched
 generation:
   description: The completion that proved the instance; null if none was asked for or none came.
   type: dict
@@ -217,12 +260,12 @@ generation:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    HealthSpec,
-    Unhealthy,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthSpec, Unhealthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
+
+RENEWED = 1.0  # seconds between two lines of progress for a person who watches
 
 
 def main() -> None:
@@ -233,6 +276,7 @@ def main() -> None:
             "path": {"type": "str", "default": "/health"},
             "engine": {"type": "str", "choices": ["sglang", "llama_cpp"], "default": "sglang"},
             "timeout": {"type": "float", "default": 1800},
+            "stall": {"type": "float", "default": 300},
             "stable": {"type": "float", "default": 2},
             "generate": {"type": "bool", "default": True},
             "speculative": {"type": "bool", "default": True},
@@ -241,13 +285,21 @@ def main() -> None:
             "max_tokens": {"type": "int", "default": 64, "no_log": False},
             "release": {"type": "str"},
             "api_key_file": {"type": "path", "no_log": False},
+            "progress": {"type": "bool", "default": False},
+            "progress_file": {"type": "path"},
         },
         supports_check_mode=True,
     )
     options = dict(module.params)
     options["protocol"] = options.pop("engine")
+    watched, progress_file = options.pop("progress"), options.pop("progress_file")
     try:
-        result = wait_until_healthy(HealthSpec.from_mapping(options)).to_mapping()
+        spec = HealthSpec.from_mapping(options)
+        if watched and progress_file:
+            with progress_to(progress_file) as progress:
+                result = wait_until_healthy(spec, progress=progress, heartbeat=RENEWED).to_mapping()
+        else:
+            result = wait_until_healthy(spec).to_mapping()
     except Unhealthy as failure:
         result = failure.report.to_mapping()
         module.fail_json(msg=result.pop("message"), **result)

@@ -146,6 +146,58 @@ options:
       - They are part of what names a release, so that a new key is a new release.
     type: dict
     version_added: 0.2.0
+  probe:
+    description:
+      - How tokens per second and accept length are measured once a release is healthy. Without it nothing is measured.
+      - The numbers stand in C(history.jsonl) and are compared with those of the release that was verified before and
+        measured in the same way.
+    type: dict
+    version_added: 0.2.0
+    suboptions:
+      bench:
+        description:
+          - V(builtin) asks for completions of four fixed prompts, with temperature 0.
+          - V(sglang) runs C(sglang.bench_serving) of the release's own generation with random token ids, offline.
+            Accept lengths of random ids mean little.
+        type: str
+        choices: [builtin, sglang]
+        default: builtin
+      requests:
+        description: Completions in a round; V(0) measures nothing.
+        type: int
+        default: 4
+      tokens:
+        description: Tokens of each completion.
+        type: int
+        default: 64
+      concurrency:
+        description: Completions that are asked for at once.
+        type: int
+        default: 1
+      seconds:
+        description: Rounds are repeated until so many seconds have passed, and the fastest one counts.
+        type: float
+        default: 3
+  max_regression:
+    description:
+      - By how many percent a new release may generate slower than the one verified before. Beyond that it is measured a
+        second time, then taken back like one that does not become healthy. V(0) takes nothing back.
+      - A release that was verified on this host before is not judged, and going back never is.
+    type: float
+    default: 0
+    version_added: 0.2.0
+  textfile_dir:
+    description:
+      - A folder that node_exporter's textfile collector reads. It gets C(dflash_<name>.prom), which goes with the
+        instance.
+    type: path
+    version_added: 0.2.0
+  scrape_dir:
+    description:
+      - A folder that a Prometheus agent on the host reads for C(file_sd). It gets C(dflash_<name>.json) with the
+        engine's own metrics as its target, which goes with the instance.
+    type: path
+    version_added: 0.2.0
 seealso:
   - module: gpufleet.dflash.venv_generation
   - module: gpufleet.dflash.sglang_health
@@ -209,6 +261,11 @@ reasons:
   returned: when O(state=active) or O(state=previous)
   type: list
   elements: str
+exports:
+  description: Files for Prometheus that were, or would be, written or removed.
+  returned: when O(state=active) or O(state=previous)
+  type: list
+  elements: str
 health:
   description: The proof that it serves; the return values of M(gpufleet.dflash.sglang_health).
   returned: when the service was asked
@@ -229,6 +286,13 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Re
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
 
+PROBE = {
+    "bench": {"type": "str", "choices": ["builtin", "sglang"], "default": "builtin"},
+    "requests": {"type": "int", "default": 4},
+    "tokens": {"type": "int", "default": 64, "no_log": False},
+    "concurrency": {"type": "int", "default": 1},
+    "seconds": {"type": "float", "default": 3},
+}
 HOOKS = {
     "type": "list",
     "elements": "dict",
@@ -256,6 +320,10 @@ def main() -> None:
             "validate": {"type": "list", "elements": "str", "default": []},
             "hooks": {"type": "dict", "options": dict.fromkeys(("pre_stop", "post_start"), HOOKS)},
             "secrets": {"type": "dict", "no_log": True},
+            "probe": {"type": "dict", "options": PROBE},
+            "max_regression": {"type": "float", "default": 0},
+            "textfile_dir": {"type": "path"},
+            "scrape_dir": {"type": "path"},
         },
         no_log=True,  # the text of the unit is no business of the host's journal
         required_if=[

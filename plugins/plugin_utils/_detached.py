@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -31,10 +32,15 @@ class _LostError(Exception):
     """The host cannot be reached any more, or nobody works there any more; the text says which."""
 
 
-def show_progress(host: str, line: str) -> None:
-    """Show one line of progress of a host."""
+def show_progress(host: str, line: str, in_place: bool = False) -> None:
+    """Show one line of progress of a host, on a terminal in the place of the one before it when that is asked for."""
+    text = f"    [{host}] {line}"
     # Standard error: what reads a callback's output from standard output must not find this in it.
-    display.display(f"    [{host}] {line}", color="bright blue", stderr=True)
+    if in_place:
+        room = max(20, shutil.get_terminal_size().columns - 1)
+        display.display(f"\r\033[K{text[:room]}", stderr=True, newline=False)
+    else:
+        display.display(text, color="bright blue", stderr=True)
 
 
 class DetachedAction(ActionBase):
@@ -42,6 +48,7 @@ class DetachedAction(ActionBase):
 
     _supports_check_mode = True
     _supports_async = False
+    in_place = False  # whether a line of progress replaces the one before it, on a terminal
 
     def plan_module(self, name: str, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a module in check mode, whatever mode the task is in; it changes nothing."""
@@ -116,6 +123,8 @@ class DetachedAction(ActionBase):
             answered = time.monotonic()
             lines = answer.get("stdout", "").splitlines()
             if "@finished" in lines:
+                if shown and self.in_place:
+                    display.display("", stderr=True)
                 return
             dead = dead + 1 if "@dead" in lines else 0
             if dead >= _DEAD_AFTER:
@@ -123,7 +132,7 @@ class DetachedAction(ActionBase):
             line = next((line for line in lines if line.strip() and not line.startswith("@")), "")
             if line and line != shown:
                 shown = line
-                show_progress(host, line)
+                show_progress(host, line, self.in_place)
 
     @contextlib.contextmanager
     def _task_field(self, field: str, value: Any) -> Iterator[None]:

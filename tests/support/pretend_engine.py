@@ -4,7 +4,8 @@
 """A program that behaves as an engine may: C(python pretend_engine.py PORT LISTENS READY DIES HOW).
 
 Seconds until it listens, until it answers 200 in place of 503 and until it dies (0: never), and how it treats
-requests. Its answers have the form of SGLang's.
+requests. Its answers have the form of SGLang's. "hung": a child that calls itself a scheduler is stopped by SIGSTOP,
+and health answers 503 late; "speed:N": N tokens a second.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -34,6 +37,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if HOW == "hangs":
             time.sleep(600)
+        if HOW == "hung":
+            time.sleep(0.8)
+            self.answer(503, b"{}")
+            return
         self.answer(200 if time.monotonic() - BEGIN >= READY else 503, b"{}")
 
     def do_POST(self) -> None:
@@ -44,6 +51,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         tokens = request["sampling_params"]["max_new_tokens"]
+        if HOW.startswith("speed:"):
+            time.sleep(tokens / float(HOW.partition(":")[2]))
         meta: dict[str, float] = {"completion_tokens": tokens}
         if HOW != "plain":
             meta["spec_verify_ct"] = tokens // 4
@@ -61,6 +70,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+if HOW == "hung":
+    scheduler = subprocess.Popen(["sglang::scheduler", "60"], executable="/bin/sleep")
+    scheduler.send_signal(signal.SIGSTOP)
 if DIES:
     threading.Thread(target=die, daemon=True).start()
 time.sleep(LISTENS)

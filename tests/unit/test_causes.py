@@ -26,6 +26,36 @@ def test_last_words_name_a_cause(name: str, mentions: str, line: str) -> None:
     assert cause.fix
 
 
+# The last lines of unmodified SGLang 0.5.11 that was started in these ways, on a CPU.
+SGLANG_LOGS = {
+    "unknown-flag": ("bad-argument", "--speculative-dflash-nope 1"),
+    "missing-model": ("model-missing", "/srv/models/Qwen3-8B"),
+    "dflash-without-drafter": ("draft-missing", "not given"),
+    "truncated-safetensors": ("model-damaged", "cut short"),
+    "no-libcuda": ("driver-missing", "libcuda.so.1"),
+    "wrong-library-path": ("undefined-symbol", "common_ops.abi3.so"),
+    "busy-port": ("port-in-use", "port"),
+    "busy-port-launcher": ("port-in-use", "port"),
+    "scheduler-killed": ("scheduler-died", "exit code -9"),
+    "scheduler-stopped": ("exited", "503 Service Unavailable"),
+}
+
+
+@pytest.mark.parametrize("log", SGLANG_LOGS)
+@pytest.mark.parametrize("end", [Ending(1), Ending(None, "SIGKILL", "signal")], ids=["status 1", "SIGKILL"])
+def test_the_log_of_a_real_sglang_names_its_cause(log: str, end: Ending) -> None:
+    lines = (FIXTURES / "sglang_logs" / f"{log}.txt").read_text().splitlines()
+    name, mentions = SGLANG_LOGS[log]
+    if log == "scheduler-stopped" and end.signal:
+        name, mentions = "killed", "killed"  # a stopped scheduler says nothing: how it ended does
+    cause = explain(lines, end)
+    assert (cause.name, mentions in cause.message) == (name, True), cause
+
+
+def test_every_log_is_of_a_known_cause() -> None:
+    assert {path.stem for path in (FIXTURES / "sglang_logs").glob("*.txt")} == set(SGLANG_LOGS)
+
+
 def test_ordinary_lines_name_no_cause() -> None:
     lines = [
         "0.00 W llama_context: n_ctx_seq (4096) > n_ctx_train (2048) -- possible training context overflow",

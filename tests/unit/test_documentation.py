@@ -73,7 +73,7 @@ def causes_of_endings() -> set[str]:
 def causes_of_verdicts() -> set[str]:
     """Causes that looking at the unit, the port and the answers gives."""
     found = {cause for cause, _message, _fix in REFUSALS.values()}
-    for path in (MODULE_UTILS / "_watch.py", MODULE_UTILS / "_health.py"):
+    for path in (MODULE_UTILS / f"{name}.py" for name in ("_watch", "_health", "_gate")):
         for call in calls(path, "Verdict"):
             if not any(keyword.arg in NOT_FINAL for keyword in call.keywords):
                 found |= set(strings(call.args[0]))

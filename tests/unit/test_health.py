@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -18,15 +19,12 @@ from typing import Any
 import pytest
 from support.process_unit import ProcessUnit, free_port
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _health, _watch
 from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe import PROTOCOLS, ask
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    Clock,
-    HealthReport,
-    HealthSpec,
-    Unhealthy,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import Clock, wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners, listening
+from ansible_collections.gpufleet.dflash.plugins.module_utils._liveness import members, title
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError, UnitState
 
 ENGINE = str(Path(__file__).parents[1] / "support" / "pretend_engine.py")
@@ -227,6 +225,93 @@ def test_a_service_that_never_gets_ready_is_given_up(tmp_path: Path, port: int) 
     assert report.cause == "timeout"
     assert "HTTP 503" in report.message and "not ready" not in report.message
     assert report.main_pid == unit.process.pid
+
+
+def test_a_service_that_does_nothing_is_given_up_long_before_the_time_out(tmp_path: Path, port: int) -> None:
+    with ProcessUnit(["/bin/sleep", "60"], tmp_path / "log") as unit:
+        begin = time.monotonic()
+        report = failure(unit, spec(port, timeout=600, stall=1.5))
+        assert time.monotonic() - begin < 15
+    assert report.cause == "stalled"
+    assert "no CPU time" in report.message
+
+
+def test_a_stopped_service_is_named_with_the_way_to_go_on(tmp_path: Path, port: int) -> None:
+    with service(tmp_path, port, ready=600) as unit:
+        threading.Timer(0.5, unit.kill, [signal.SIGSTOP]).start()
+        report = failure(unit, spec(port, timeout=600, stall=2))
+        assert f"kill -CONT {unit.process.pid}" in report.fix
+    assert report.cause == "stalled"
+
+
+WORKS = "import time, sys\nwhile True:\n    sum(range(200000)); time.sleep(0.05)"
+SPEAKS = "import time\nfor i in range(1000):\n    print(f'layer {i}', flush=True); time.sleep(0.3)"
+
+
+@pytest.mark.parametrize("program", [WORKS, SPEAKS], ids=["computes", "writes"])
+def test_a_service_that_works_is_waited_for(tmp_path: Path, port: int, program: str) -> None:
+    with ProcessUnit([sys.executable, "-c", program], tmp_path / "log") as unit:
+        report = failure(unit, spec(port, timeout=6, stall=2))
+    assert report.cause == "timeout"
+
+
+def test_a_hung_scheduler_is_named(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SGLang's, whose health says so after 20 seconds; here after less than one."""
+    monkeypatch.setattr(_health, "SLOW_ANSWER", 0.7)
+    monkeypatch.setattr(_watch, "SLOW_ANSWER", 0.7)
+    with service(tmp_path, port, how="hung") as unit:
+        report = failure(unit, spec(port, timeout=600))
+        for pid in members(unit.show("u.service")):
+            if pid != unit.process.pid:
+                os.kill(pid, signal.SIGKILL)
+    assert report.cause == "scheduler-hung"
+    assert "(sglang::scheduler)" in report.message and "kill -CONT" in report.fix
+
+
+@pytest.fixture
+def orphan() -> Iterator[int]:
+    """A process that calls itself a scheduler and whose parent has died."""
+    script = "(exec -a sglang::scheduler_TP7 sleep 60) >/dev/null 2>&1 & echo $!"
+    pid = int(subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout)
+    while not title(pid).startswith("sglang::"):
+        time.sleep(0.05)
+    if int(Path(f"/proc/{pid}/stat").read_text().split()[3]) != 1:
+        os.kill(pid, signal.SIGKILL)
+        pytest.skip("somebody else than PID 1 adopts orphans here")
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.", "orphaned-process"),
+        ("ModuleNotFoundError: No module named 'sgl_kernel'", "module-missing"),
+    ],
+    ids=["it lacks what an orphan holds", "it lacks something else"],
+)
+def test_what_a_dead_server_left_is_named_and_blamed_for_what_it_holds(
+    tmp_path: Path, port: int, orphan: int, words: str, cause: str
+) -> None:
+    program = f"import sys; sys.exit({words!r})"
+    with ProcessUnit([sys.executable, "-c", program], tmp_path / "log") as unit:
+        report = failure(unit, spec(port))
+    assert report.cause == cause
+    assert orphan in [one["pid"] for one in report.orphans]
+    if cause == "orphaned-process":
+        assert "too little free memory" in report.message and f"{orphan} (sglang::scheduler_TP7)" in report.message
+        assert f"kill -9 {orphan}" in report.fix
+
+
+def test_progress_has_the_last_line_of_the_log_without_keys(tmp_path: Path, port: int) -> None:
+    program = (
+        "import time\nprint('Loading safetensors checkpoint shards:  40% api_key=abcdef', flush=True)\ntime.sleep(60)"
+    )
+    told: list[str] = []
+    with ProcessUnit([sys.executable, "-c", program], tmp_path / "log") as unit, pytest.raises(Unhealthy):
+        wait_until_healthy(spec(port, timeout=4), systemd=unit, progress=told.append, heartbeat=0.5)
+    assert any(": 40 %: Loading safetensors checkpoint shards:  40% api_key=********" in line for line in told), told
+    assert "abcdef" not in str(told)
 
 
 class FastClock(Clock):

@@ -21,11 +21,9 @@ from support import small_wheels
 from support.process_unit import ProcessUnit, free_port
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe import ask, generate
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import (
-    HealthSpec,
-    Unhealthy,
-    wait_until_healthy,
-)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import wait_until_healthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthSpec, Unhealthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._throughput import Probe, Target, measure
 
 CHECKOUT = Path(__file__).parents[2]
 LAUNCHER = CHECKOUT / "roles" / "sglang_dflash" / "files" / "dflash_llama_cpp_server.py"
@@ -123,6 +121,19 @@ def test_fewer_draft_tokens_shorten_the_accepted_runs(engine: Path, models: Path
         wait_until_healthy(spec(port, generate=False), systemd=process)
         generation = generate(f"http://127.0.0.1:{port}", "llama_cpp", "x", 64, 30)
     assert generation.accept_length is not None and 3 < generation.accept_length <= 4
+
+
+def test_speed_and_accept_length_are_measured(engine: Path, models: Path, tmp_path: Path) -> None:
+    port = free_port()
+    arguments = ("--model", models / "target.gguf", "--draft-model", models / "draft.gguf", "--parallel", "2")
+    target = Target(f"http://127.0.0.1:{port}", "llama_cpp", "tiny")
+    with unit(engine, tmp_path / "log", port, *arguments, "--model-alias", "tiny") as process:
+        wait_until_healthy(spec(port, generate=False), systemd=process)
+        alone = measure(target, Probe(requests=4, tokens=64, seconds=0.2))
+        together = measure(target, Probe(requests=4, tokens=32, concurrency=2, seconds=0))
+    assert alone.accept_length == 7.875
+    assert alone.tokens == 4 * 64 * len(alone.rounds) and alone.tokens_per_second > 0
+    assert together.tokens == 128 and together.accept_length is not None and together.accept_length > 6
 
 
 def test_a_drafter_that_does_not_fit_dies_at_its_first_request_and_is_named(

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _release, _switch
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import HealthReport, HealthSpec, Unhealthy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import FAILED, VERIFIED, History
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,

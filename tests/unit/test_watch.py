@@ -28,6 +28,11 @@ def look(at: float, answer: int | str | None = None, listener: Listener | None =
     return Observation(at, dataclasses.replace(RUNS, **unit), got, listener)
 
 
+def late(at: float, seconds: float = 20.06, **seen: Any) -> Observation:
+    """An observation of an answer 503 that took a while."""
+    return Observation(at, RUNS, Answer(503, "", seconds), OURS, **seen)
+
+
 REFUSED = "connection refused"
 RESTARTING: dict[str, Any] = {"active_state": "activating", "sub_state": "auto-restart", "main_pid": 0}
 DEAD: dict[str, Any] = {"active_state": "inactive", "sub_state": "dead", "main_pid": 0}
@@ -91,6 +96,16 @@ COURSES = {
     "a path behind a key": ([look(0, 401), look(1, 401)], "unauthorized"),
     "404 for a moment": ([look(0, 404), look(0.5, 200), look(2.5, 200)], "serving"),
     "500 may pass": ([look(0, 500), look(60, 500)], None),
+    "three late answers 503": ([late(20), late(40), late(60)], "scheduler-hung"),
+    "one late answer 503, as of a compilation": ([late(20), late(40)], None),
+    "late answers 503 with a good one between them": ([late(20), late(40), look(41, 200), late(61), late(81)], None),
+    "one late answer 503 and a stopped process": ([late(20, suspended=("12 (sglang::scheduler)",))], "scheduler-hung"),
+    "no sign of life while it loads": (
+        [START, Observation(100, RUNS, Answer(None, REFUSED, 0.1), None, 99.0),
+         Observation(301, RUNS, Answer(None, REFUSED, 0.1), None, 300.0)], "stalled",
+    ),
+    "no sign of life before the first answer": ([Observation(301, RUNS, None, OURS, 300.0)], "stalled"),
+    "nothing to do, and serving": ([look(0, 200), Observation(2, RUNS, Answer(200, "", 0.1), OURS, 900.0)], "serving"),
 }  # fmt: skip
 
 
@@ -113,6 +128,26 @@ def test_the_timeline_holds_changes_only() -> None:
         {"at": 20, "event": "HTTP 503"},
     ]  # fmt: skip
     assert watch.situation == "unit active/running, HTTP 503"
+
+
+@pytest.mark.parametrize(("restarts", "words"), [(0, ""), (1, ""), (4, " (restarts by systemd so far: 4)")])
+def test_a_crash_loop_is_counted(restarts: int, words: str) -> None:
+    verdict = Watch("u.service", 30001, stable=2.0).observe(look(0, **RESTARTING, n_restarts=restarts))
+    assert verdict is not None
+    assert verdict.aftermath == words
+
+
+def test_the_same_late_answer_counts_once() -> None:
+    watch = Watch("u.service", 30001, stable=2.0)
+    seen = late(20)
+    assert [watch.observe(dataclasses.replace(seen, at=20 + number / 2)) for number in range(30)] == [None] * 30
+
+
+def test_a_stopped_process_is_named_with_the_way_to_go_on() -> None:
+    verdict = Watch("u.service", 30001, stable=2.0).observe(late(20, suspended=("12 (sglang::scheduler)",)))
+    assert verdict is not None
+    assert "stopped by a signal: 12 (sglang::scheduler)" in verdict.message
+    assert "kill -CONT 12" in verdict.fix
 
 
 def test_a_stranger_is_named() -> None:

@@ -119,6 +119,38 @@ def test_a_release_that_serves_but_drafts_too_little_is_taken_back(good: str) ->
     assert f"Release {good} was put back and verified" in failed.failures[0]
 
 
+# A build whose server runs for a tenth of the time: slower on any host, whatever else it does.
+SLOWED = """
+import os, signal, time
+words = open("/proc/self/cmdline", "rb").read().split(b"\\0")
+if b"dflash_llama_cpp_server" in words and b"--check" not in words:
+    server = os.getpid()
+    if os.fork() == 0:
+        while os.getppid() == server:
+            os.kill(server, signal.SIGSTOP)
+            time.sleep(0.18)
+            os.kill(server, signal.SIGCONT)
+            time.sleep(0.02)
+        os._exit(0)
+"""
+
+
+def test_a_release_that_generates_more_slowly_is_taken_back(target: BootedHost, good: str) -> None:
+    overlays = [
+        {"dest": "dflash_slowed.pth", "content": "import dflash_slowed\n"},
+        {"dest": "dflash_slowed.py", "content": SLOWED},
+    ]
+    failed = deploy(sglang_dflash_overlays=overlays, sglang_dflash_max_regression=50)
+    assert failed.status != 0
+    (story,) = failed.failures
+    assert re.search(rf"% slower than release {good}: \S+ tokens/s, accept length \S+, before \S+ tokens/s", story)
+    assert f"Release {good} was put back and verified" in story
+    assert failed.failed_results[0]["failed_health"]["cause"] == "slower-than-before"
+    restored = target.history()[-1]
+    assert (restored["event"], restored["release"]) == ("verified", good)
+    assert restored["tokens_per_second"] > 0 and restored["accept_length"] > 4
+
+
 def test_going_back_twice_changes_nothing_the_second_time(target: BootedHost, good: str) -> None:
     assert deploy(sglang_dflash_instances=playbook.instances(draft_tokens=4)).status == 0
     other = target.release
