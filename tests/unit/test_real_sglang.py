@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -105,10 +104,11 @@ def test_a_scheduler_that_is_killed_ends_the_unit_which_comes_back(
     deployed: SglangHost, in_background: ThreadPoolExecutor
 ) -> None:
     pid = deployed.pid
-    # A service that has to stay up for minutes: whenever the scheduler dies, it is watched.
-    watching = in_background.submit(deployed.health, stable=LIMIT, timeout=3 * LIMIT)
-    deployed.wait_for(lambda: "sglang_health" in deployed.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '"))
-    time.sleep(3)
+    since = deployed.run("date +%s")
+    # It has to stay up for minutes, so it is watched when the scheduler dies.
+    watching = in_background.submit(deployed.health, stable=180, timeout=LIMIT)
+    log = f"journalctl --no-pager --output=cat --unit {UNIT} --since=@{since}"
+    deployed.wait_for(lambda: "GET /health" in deployed.run(log))
     deployed.run(f"kill -KILL {deployed.scheduler}")
     deployed.wait_for(lambda: deployed.pid != pid, limit=30)
     report = watching.result()
