@@ -27,7 +27,7 @@ demo-clean: ## Remove what make demo left
 test: setup-podman lint unit sanity molecule ## Everything that needs no multi-gigabyte download
 	@echo "make test: all parts passed"
 
-test-real: ## Real torch and CUDA wheels: gigabytes, fetched once
+test-real: ## Real torch, CUDA wheels and SGLang on a booted host: gigabytes
 	@tools/setup real
 	PYTHONPATH=tests:.collections python -m support.real_venv
 	pytest tests/unit -m real -vv --durations=5

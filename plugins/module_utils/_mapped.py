@@ -30,6 +30,8 @@ _CUDA_LIBRARY = re.compile(
     r"|nvtoolsext|nvshmem|nvblas|nvcuvid|nvidia-|cudadebugger)[\w.-]*\.so",
     re.IGNORECASE,
 )
+# Modules of Python, which no plan of imports foresees all of; what they need is the loader's business again.
+_EXTENSION_MODULE = re.compile(r"[^.]+\.(?:cpython-\d+[\w-]*|abi3)\.so\Z")
 _DRIVER_LIBRARY = re.compile(r"lib(cuda|nvidia-[\w-]+|nvcuvid|cudadebugger)\.so(\.|\Z)")
 
 
@@ -82,9 +84,11 @@ class Owners:
 
 
 def cuda_libraries(owners: Owners, paths: Sequence[str], trace: Mapping[str, Found]) -> list[Library]:
-    """Return those of the mapped files that are CUDA's, or come from NVIDIA's distributions."""
+    """Return those of the mapped libraries that are CUDA's, or come from NVIDIA's distributions."""
     found = []
     for path in paths:
+        if _EXTENSION_MODULE.match(os.path.basename(path)):
+            continue
         owned = owners.of(path)
         nvidia = owned and (owned[0].name.startswith("nvidia-") or _catalogue.wheel_of(owned[0].name) is not None)
         if nvidia or _CUDA_LIBRARY.match(os.path.basename(path)):

@@ -31,10 +31,11 @@ class BootedHost:
         self.name = name
         self.container = f"dflash-test-{name}"
 
-    def run(self, command: str, check: bool = True) -> str:
-        """Return what a shell command prints on the host; a status other than 0 fails the test when check is set."""
+    def run(self, command: str, check: bool = True, text: str = "") -> str:
+        """Return what a shell command that reads text prints; a status other than 0 fails where check is set."""
         process = subprocess.run(
-            ["podman", "exec", self.container, "sh", "-c", command],
+            ["podman", "exec", "--interactive", self.container, "sh", "-c", command],
+            input=text,
             capture_output=True,
             text=True,
             check=False,

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,15 +55,15 @@ def instances(**changes: Any) -> list[dict[str, Any]]:
     return [{**instance, **changes}]
 
 
-def command(playbook: str, host: str, *arguments: str, **variables: Any) -> list[str]:
-    """Return the command line that runs a playbook of the collection on one host."""
+def command(playbook: str, host: str, *arguments: str, inventory: Path | None = None, **variables: Any) -> list[str]:
+    """Return the command line that runs a playbook of the collection on one host; by default one of INVENTORY."""
     extra = json.dumps({"dflash_hosts": host, **variables})
     python_bin = Path(sys.executable).parent
     path = PROJECT / "playbooks" / playbook
     return [
         str(python_bin / "ansible-playbook"),
         "-i",
-        str(INVENTORY),
+        str(inventory or INVENTORY),
         "--extra-vars",
         extra,
         *arguments,
@@ -81,10 +82,35 @@ def environment(callback: str = "ansible.posix.json") -> dict[str, str]:
     }
 
 
-def run(playbook: str, host: str, *arguments: str, **variables: Any) -> Run:
+def task(host: str, module: str, options: dict[str, Any], inventory: Path | None = None) -> list[str]:
+    """Return the command line that runs one module of the collection on one host."""
+    ansible = str(Path(sys.executable).parent / "ansible")
+    words = ["-m", f"gpufleet.dflash.{module}", "-a", json.dumps(options)]
+    return [ansible, host, "-i", str(inventory or INVENTORY), *words]
+
+
+def result_of(host: str, module: str, options: dict[str, Any], inventory: Path | None = None) -> dict[str, Any]:
+    """Run one module of the collection on one host and return its result, also that of a failure."""
+    with tempfile.TemporaryDirectory() as report:
+        done = subprocess.run(
+            [*task(host, module, options, inventory), "--tree", report],
+            env=environment("ansible.builtin.minimal"),
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        path = Path(report, host)
+        assert path.exists(), done.stdout + done.stderr
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
+
+
+def run(playbook: str, host: str, *arguments: str, inventory: Path | None = None, **variables: Any) -> Run:
     """Run a playbook to its end."""
     process = subprocess.run(
-        command(playbook, host, "--diff", *arguments, **variables),
+        command(playbook, host, "--diff", *arguments, inventory=inventory, **variables),
         env=environment(),
         cwd=PROJECT,
         stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,21 @@ def test_what_no_plan_foresees_is_a_difference(venv: ProbeVenv, cuda: dict[str, 
             "rule": None,
         }
     ]
+
+
+def test_a_python_module_of_nvidias_is_no_library_but_what_it_needs_is(venv: ProbeVenv, cuda: dict[str, Path]) -> None:
+    """As cudnn._compiled_module of nvidia-cudnn-frontend, which flashinfer imports by a computed name."""
+    extension = library(
+        venv.site / f"_compiled.cpython-{sys.version_info.major}{sys.version_info.minor}-x86_64-linux-gnu.so",
+        "int module;",
+        *("-Wl,--no-as-needed", str(cuda["cudart"]), f"-Wl,-rpath,{cuda['cudart'].parent}"),
+    )
+    venv.distribution("nvidia-cudnn-frontend", "1.0", extension)
+    venv.module("engine", f"import ctypes\nctypes.CDLL({str(extension)!r})")
+    result = check(venv, "engine")
+    assert result["ok"], result
+    assert [library["path"] for library in result["libraries"]] == [str(cuda["cudart"])]
+    assert [difference["soname"] for difference in result["differences"]] == ["libcudart.so.13"]
 
 
 def test_another_origin_than_predicted_is_a_difference(venv: ProbeVenv, cuda: dict[str, Path], folder: Path) -> None:

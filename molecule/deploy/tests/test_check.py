@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from support import playbook
 from support.booted_host import UNIT, BootedHost
 from support.probe_venv import library
 
+MODULE = "cuda_library_check"
 VENV = "/opt/check/venv"
 SITE = f"{VENV}/lib/python3.11/site-packages"
 UNIT_FILE = "/opt/check/engine.service"
@@ -57,27 +56,7 @@ def check(host: BootedHost, *directives: str, **options: Any) -> dict[str, Any]:
 
 def run_module(host: BootedHost, **options: Any) -> dict[str, Any]:
     """What one task with the module gives."""
-    with tempfile.TemporaryDirectory() as report:
-        done = subprocess.run(
-            [*command(host, options), "--tree", report],
-            env=playbook.environment("ansible.builtin.minimal"),
-            cwd=playbook.PROJECT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        path = Path(report, host.name)
-        assert path.exists(), done.stdout + done.stderr
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
-
-
-def command(host: BootedHost, options: dict[str, Any]) -> list[str]:
-    """The command line of one task with the module."""
-    ansible = str(Path(sys.executable).parent / "ansible")
-    words = ["-i", str(playbook.INVENTORY), "-m", "gpufleet.dflash.cuda_library_check", "-a", json.dumps(options)]
-    return [ansible, host.name, *words]
+    return playbook.result_of(host.name, MODULE, options)
 
 
 def left_behind(host: BootedHost) -> str:
@@ -228,7 +207,7 @@ def test_a_check_that_is_killed_leaves_nothing_for_long(booted: BootedHost) -> N
     check(booted, "User=nobody", imports=["engine"])
     options = {"venv": VENV, "unit": UNIT_FILE, "imports": ["hangs"], "timeout": 3}
     with subprocess.Popen(
-        command(booted, options),
+        playbook.task(booted.name, MODULE, options),
         env=playbook.environment(),
         cwd=playbook.PROJECT,
         stdin=subprocess.DEVNULL,
