@@ -56,6 +56,15 @@ def plan_removal(root: str, generation: str | None, keep: int | None) -> Removal
     Raises GenerationError when a generation that was named is in use, or is no generation.
     """
     root = check_root(root, GenerationError)
+    try:
+        return _plan(root, generation, keep)
+    except OSError as error:
+        raise GenerationError(
+            f"it cannot be told what is there: {error.filename or root}: {error.strerror}: see what stands there"
+        ) from error
+
+
+def _plan(root: str, generation: str | None, keep: int | None) -> Removal:
     venvs = os.path.join(root, "venvs")
     if generation is not None:
         return _plan_one(root, _named(venvs, generation))

@@ -182,3 +182,15 @@ def test_the_cache_keeps_what_a_generation_has_and_nothing_else(site: Site) -> N
     one, other = (next(Path(built["path"]).rglob("big.py")) for built in (kept, third))
     assert one.stat().st_ino == other.stat().st_ino, "the cache still serves what is kept"
     assert again["changed"]
+
+
+@pytest.mark.parametrize("place", ["venvs", "instances"])
+def test_what_stands_in_the_way_is_named(tmp_path: Path, place: str) -> None:
+    site = Site(tmp_path)
+    (site.root / "venvs" / f"cpython-311-{0:016}").mkdir(parents=True)
+    if place == "venvs":
+        (site.root / "venvs" / f"cpython-311-{0:016}").rmdir()
+        (site.root / "venvs").rmdir()
+    (site.root / place).write_text("")
+    with pytest.raises(GenerationError, match=f"cannot be told what is there: .*/{place}: Not a directory"):
+        absent(site, keep=1)
