@@ -83,6 +83,7 @@ options:
     description:
       - What the host does around a restart, such as leaving a load balancer and coming back, for O(state=staged).
       - They are run by the host itself, as root, also when it goes back to another release.
+      - Everybody on the host can read them in C(release.json). A command can read a password from a file of root's.
     type: dict
     version_added: 0.2.0
     suboptions:
@@ -98,7 +99,7 @@ options:
             type: list
             elements: str
           url:
-            description: An address that is asked instead of a command.
+            description: An address that is asked instead of a command. Credentials in it are shown in no message.
             type: str
           method:
             description: The HTTP method.

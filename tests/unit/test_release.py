@@ -208,3 +208,10 @@ def test_keys_for_a_user_that_is_not_there_are_refused(instance: Instance, gener
     with pytest.raises(ReleaseError, match="the unit's user does not exist: no-such-user: create it"):
         stage(instance, release(generation, unit=unit, secrets=KEYS))
     assert staged_releases(instance) == []
+
+
+@pytest.mark.parametrize("value", ["two\nlines", "caf\u00e9", "\U0001f600", 7, ["a"]])
+def test_a_secret_that_no_header_carries_is_refused(value: Any) -> None:
+    with pytest.raises(ReleaseError, match="not a usable secret: secrets.api-key") as refused:
+        _release_states._secrets({"secrets": {"api-key": value}})
+    assert str(value) not in str(refused.value)
