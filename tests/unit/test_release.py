@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _release_states
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
