@@ -345,6 +345,10 @@ def main() -> None:
             result = run(recipe, module.params, progress)
     except GenerationError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(
+            msg=f"cannot be read or written: {error.filename}: {error.strerror}: see who changes it, and run again"
+        )
     module.exit_json(**result)
 
 
