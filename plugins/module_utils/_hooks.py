@@ -130,6 +130,15 @@ class Hook:
         return None if good else f"HTTP {status}"
 
 
+def without_secrets(given: Any) -> Any:
+    """What was given as hooks, as it may be shown."""
+    if isinstance(given, Mapping):
+        return {key: without_secrets(value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [without_secrets(value) for value in given]
+    return redact(given) if isinstance(given, str) else given
+
+
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)

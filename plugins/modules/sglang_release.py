@@ -112,6 +112,7 @@ options:
             description: Seconds that it may take.
             type: float
             default: 60
+            default: 60
       post_start:
         description:
           - After a release was verified, in order. When one fails, the service is left running, the task fails, and the
@@ -226,6 +227,7 @@ restored_health:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import without_secrets
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
@@ -265,8 +267,10 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    options = dict(module.params)
+    module.params["hooks"] = without_secrets(options["hooks"])  # a result repeats what a module was given
     try:
-        result = STATES[module.params["state"]](module.params, module.check_mode)
+        result = STATES[options["state"]](options, module.check_mode)
     except (ReleaseError, SystemdError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
