@@ -49,7 +49,8 @@ class ActionModule(DetachedAction):
         """Judge what is to be installed and, for a host without a network, bring the wheels there."""
         facts: dict[str, Any] = {"warnings": list(plan["advice"])}
         supply = Supply(self, arguments, plan)
-        if not plan["install"] or not (supply.checking or supply.making):
+        wanted = plan["install"] or (supply.making and plan["needs_uv"])
+        if not wanted or not (supply.checking or supply.making):
             return facts
         host = task_vars.get("inventory_hostname", "")
         done = supply.check(expected)

@@ -118,6 +118,13 @@ def names_of(base: str) -> list[bytes]:
     return [os.fsencode(name) for name in sorted(names, key=len, reverse=True)]
 
 
+def renamed(data: bytes, names: Sequence[bytes], new: bytes) -> bytes:
+    """A text in which a base is called something else; another folder whose name begins like it is not meant."""
+    for name in names:
+        data = re.sub(re.escape(name) + rb"(?![\w\x80-\xff-]|\.\w)", lambda found: new, data)
+    return data
+
+
 def plain_shebang(data: bytes) -> bytes:
     """A script that calls its interpreter through the shell, as installers write it for long paths, without that."""
     lines = data.split(b"\n", 3)
@@ -292,7 +299,7 @@ def _identity(venv: Venv, installed: Installed) -> str:
                 content = f"{status.st_mode & 0o100} " + _content(place, status, recorded.get(place), names)
         except OSError as error:
             raise GenerationError(f"the base cannot be read: {place}: {error.strerror}") from error
-        digest.update(f"{path!r} {content}\n".encode())
+        digest.update(f"{path!r} {content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -332,9 +339,7 @@ def _content(
     if place.endswith(".dist-info/RECORD"):
         data = b"\n".join(row for row in data.splitlines() if not _UNSTEADY_ROW.search(row))
     elif b"\0" not in data[:4096]:
-        data = plain_shebang(data)
-        for name in names:
-            data = data.replace(name, b"@base@")
+        data = renamed(plain_shebang(data), names, b"@base@")
     return record_digest(hashlib.sha256(data).hexdigest())
 
 

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt import (
     names_of,
     plain_shebang,
     read_base,
+    renamed,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular, write_atomically
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
@@ -59,7 +60,7 @@ def copy_base(base: Base, choice: Choice, destination: str, progress: Progress) 
         place = os.path.join(destination, member.path)
         os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
         if stat.S_ISLNK(member.status.st_mode):
-            _copy_link(source, place, names, destination, copier)
+            _copy_link(source, place, base.path, names, destination, copier)
         elif _may_name_base(member) and any(name in read_regular(source) for name in names):
             _rewrite(source, place, names, destination)
             rewritten.append(place)
@@ -142,17 +143,25 @@ def _may_name_base(member: Member) -> bool:
     return top not in ("lib", "lib64", "include") and member.status.st_size <= _TEXT_LIMIT
 
 
-def _copy_link(source: str, place: str, names: Sequence[bytes], destination: str, copier: _Copier) -> None:
+def _copy_link(source: str, place: str, base: str, names: Sequence[bytes], destination: str, copier: _Copier) -> None:
     target = os.fsencode(os.readlink(source))
     for name in names:
         if target.startswith(name + b"/"):
             os.symlink(os.fsencode(destination) + target[len(name) :], os.fsencode(place))
             return
     outside = os.path.realpath(source)
-    if os.path.isfile(outside) and not outside.startswith(os.fsdecode(names[-1]) + "/") and os.path.isabs(target):
+    if outside.startswith(base + "/"):
+        os.symlink(target, os.fsencode(place))
+    elif os.path.isfile(outside) and _may_read(source, outside):
         copier.copy(outside, place)  # as uv links into its cache when it is asked to: the cache may go
     else:
-        os.symlink(target, os.fsencode(place))
+        # Where it led to from the base, and not to what is found that many folders above the generation.
+        os.symlink(target if os.path.isabs(target) else os.fsencode(outside), os.fsencode(place))
+
+
+def _may_read(link: str, target: str) -> bool:
+    """Whether who made a link may have what it leads to copied: a copy can be read by everybody, unlike /etc/shadow."""
+    return os.lstat(link).st_uid in (0, os.stat(target).st_uid)
 
 
 def _rewrite(source: str, place: str, names: Sequence[bytes], destination: str) -> None:
@@ -160,9 +169,7 @@ def _rewrite(source: str, place: str, names: Sequence[bytes], destination: str) 
     data = read_regular(source)
     new = os.fsencode(destination)
     if b"\0" not in data:
-        data = plain_shebang(data)
-        for name in names:
-            data = data.replace(name, new)
+        data = renamed(plain_shebang(data), names, new)
         line, _newline, rest = data.partition(b"\n")
         if line.startswith(b"#!" + new) and (len(line) > _SHEBANG_LIMIT or b" " in new):
             # As pip and uv write it: the shell reads the whole line, and Python takes it for a text.

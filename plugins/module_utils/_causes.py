@@ -26,6 +26,8 @@ _SECRETS = (
     re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"),
     re.compile(r"()\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,})"),
     re.compile(r"(\b\w+://[^/\s:@]*:)[^@\s/]+(?=@)"),
+    re.compile(r"(\b\w+://)[^/\s:@]+(?=@)"),
+    re.compile(r"(?i)([?&][\w-]*(?:token|key|secret|password|signature|sig)=)[^&\s'\"]+"),
 )
 
 

@@ -9,17 +9,23 @@ switch goes back while the controller is away.
 
 from __future__ import annotations
 
+import base64
+import http.client
+import os
+import re
 import subprocess
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable
-from urllib.parse import urlsplit
+from typing import Any, BinaryIO, Callable
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._causes import redact
 
 _LIMIT = 60.0  # seconds, unless a hook says otherwise
+_LONGEST = 86400.0
 _KEYS = {"command", "url", "method", "status", "timeout"}
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -47,18 +53,26 @@ class Hook:
         command = mapping.get("command") or []
         if isinstance(command, str) or not all(isinstance(word, (str, int, float)) for word in command):
             raise HookError(
-                f"the command of a hook is a list of words: {command!r}: for a shell, begin with [sh, -c, ...]"
+                f"the command of a hook is a list of words: {_shown(command)}: for a shell, begin with [sh, -c, ...]"
             )
+        if any("\0" in str(word) for word in command):
+            raise HookError(f"a word of a hook's command has a NUL in it: {_shown(command)}: take it out")
         url = str(mapping.get("url") or "")
         if bool(command) == bool(url):
-            raise HookError(f"a hook has either command or url: {dict(mapping)!r}: give one of them")
-        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-            raise HookError(f"not an address: {url}: give http://HOST:PORT/PATH")
+            raise HookError(f"a hook has either command or url: {_shown(dict(mapping))}: give one of them")
+        if url and not _is_address(url):
+            raise HookError(f"not an address: {redact(url)}: give http://HOST:PORT/PATH")
         try:
             timeout, status = float(mapping.get("timeout") or _LIMIT), int(mapping.get("status") or 0)
-        except (TypeError, ValueError):
-            raise HookError(f"timeout and status of a hook are numbers: {dict(mapping)!r}: correct them") from None
+        except (TypeError, ValueError, OverflowError):
+            raise HookError(
+                f"timeout and status of a hook are numbers: {_shown(dict(mapping))}: correct them"
+            ) from None
+        if not 0 < timeout <= _LONGEST:
+            raise HookError(f"the timeout of a hook is out of range: {timeout:g}: give up to {_LONGEST:.0f} seconds")
         method = str(mapping.get("method") or "POST").upper()
+        if not re.fullmatch("[A-Z]+", method):
+            raise HookError(f"not a method of HTTP: {method!r}: give one like POST")
         return cls(tuple(str(word) for word in command), url, method, status, timeout)
 
     @property
@@ -74,35 +88,74 @@ class Hook:
 
     def _execute(self) -> str | None:
         try:
-            done = subprocess.run(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self.timeout,
-                check=False,
-            )
+            # Files, for a pipe stays open as long as anything that the command left in the background.
+            with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+                done = subprocess.run(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    timeout=self.timeout,
+                    check=False,
+                )
+                lines = _last_lines(errors) or _last_lines(output)
         except subprocess.TimeoutExpired:
             return f"was not done in {self.timeout:g} s"
         except OSError as error:
             return error.strerror or str(error)
         if not done.returncode:
             return None
-        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        return f"exit status {done.returncode}" + (f": {lines[-1].strip()}" if lines else "")
+        return f"exit status {done.returncode}" + (f": {lines[-1]}" if lines else "")
 
     def _request(self) -> str | None:
-        request = urllib.request.Request(self.url, method=self.method, data=b"" if self.method == "POST" else None)
+        parts = urlsplit(self.url)
+        user, at, place = parts.netloc.rpartition("@")
         try:
+            request = urllib.request.Request(
+                urlunsplit(parts._replace(netloc=place)),
+                method=self.method,
+                data=b"" if self.method == "POST" else None,
+            )
+            if at:
+                name, _colon, password = user.partition(":")
+                token = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+                request.add_unredirected_header("Authorization", f"Basic {token}")
             with _OPENER.open(request, timeout=self.timeout) as response:
                 status = response.status
         except urllib.error.HTTPError as error:
             status = error.code
-        except OSError as error:
-            return str(getattr(error, "reason", error))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return str(getattr(error, "reason", error)) or type(error).__name__
         good = status == self.status if self.status else 200 <= status < 300
         return None if good else f"HTTP {status}"
+
+
+def without_secrets(given: Any) -> Any:
+    """What was given as hooks, as it may be shown."""
+    if isinstance(given, Mapping):
+        return {key: without_secrets(value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [without_secrets(value) for value in given]
+    return redact(given) if isinstance(given, str) else given
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0 and url.isprintable()
+        )
+    except ValueError:
+        return False
+
+
+def _shown(given: Any) -> str:
+    return redact(repr(given))
+
+
+def _last_lines(stream: BinaryIO) -> list[str]:
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - 4096))
+    return [line.strip() for line in stream.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def hooks_of(description: Mapping[str, Any], moment: str) -> list[Hook]:

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._usage import (
     UsageError,
     processes_in,
     releases,
+    units_with,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import (
     Source,
@@ -41,7 +42,7 @@ class Removal(NamedTuple):
 
     removed: dict[str, str]
     kept: dict[str, str]
-    releases: tuple[str, ...]
+    releases: tuple[ReleaseUse, ...]
     leftovers: tuple[str, ...]  # folders of removals that were cut off
 
     @property
@@ -56,6 +57,15 @@ def plan_removal(root: str, generation: str | None, keep: int | None) -> Removal
     Raises GenerationError when a generation that was named is in use, or is no generation.
     """
     root = check_root(root, GenerationError)
+    try:
+        return _plan(root, generation, keep)
+    except OSError as error:
+        raise GenerationError(
+            f"it cannot be told what is there: {error.filename or root}: {error.strerror}: see what stands there"
+        ) from error
+
+
+def _plan(root: str, generation: str | None, keep: int | None) -> Removal:
     venvs = os.path.join(root, "venvs")
     if generation is not None:
         return _plan_one(root, _named(venvs, generation))
@@ -88,11 +98,13 @@ def remove(root: str, generation: str | None, keep: int | None, progress: Progre
         with exclusive(os.path.join(venvs, ".lock"), lambda holder: progress(f"waiting for {holder}")) as lock:
             plan = plan_removal(root, generation, keep)
             before = _manifests(venvs)
-            for name in plan.removed:
+            for name in list(plan.removed):
                 progress(f"removing {name}")
-                _remove_one(venvs, name)
-            for folder in plan.releases:
-                shutil.rmtree(folder, ignore_errors=True)
+                why = _remove_one(root, name, keep)
+                if why:
+                    plan = _without(plan, os.path.join(venvs, name), why, generation is not None)
+            for release in plan.releases:
+                shutil.rmtree(release.folder, ignore_errors=True)
             for name in plan.leftovers:
                 shutil.rmtree(os.path.join(venvs, name), ignore_errors=True)
             gone = [before[name] for name in plan.removed if name in before]
@@ -171,11 +183,13 @@ def _uses(root: str, names: Iterable[str], going_back: int | None) -> tuple[dict
         for release in releases(root, going_back):
             if not release.why:
                 gone.append(release)
-            elif release.generation in paths:
-                used.setdefault(paths[release.generation], release.why)
+            elif os.path.realpath(release.generation) in paths:
+                used.setdefault(paths[os.path.realpath(release.generation)], release.why)
     except UsageError as error:
         # Without that file nobody knows which generation it needs: it may be any of them.
         return dict.fromkeys(names, f"a release may use it: {error}"), []
+    for name, unit in units_with(list(paths.values())).items():
+        used.setdefault(name, f"{unit} names it")
     for path, name in paths.items():
         with contextlib.suppress(ManifestError):
             read_manifest(path)
@@ -184,26 +198,45 @@ def _uses(root: str, names: Iterable[str], going_back: int | None) -> tuple[dict
     return used, gone
 
 
-def _folders(gone: Iterable[ReleaseUse], venvs: str, removed: Iterable[str]) -> tuple[str, ...]:
+def _folders(gone: Iterable[ReleaseUse], venvs: str, removed: Iterable[str]) -> tuple[ReleaseUse, ...]:
     going = {os.path.join(venvs, name) for name in removed}
-    return tuple(release.folder for release in gone if release.generation in going)
+    return tuple(release for release in gone if os.path.realpath(release.generation) in going)
 
 
-def _remove_one(venvs: str, name: str) -> None:
-    """Remove a generation: it loses its name first, so that a removal that is cut off leaves nothing half there."""
+def _without(plan: Removal, path: str, why: str, named: bool) -> Removal:
+    """A plan without a generation that came into use while the plan was carried out."""
+    if named:
+        raise GenerationError(f"the generation is in use: {path}: {why}: deploy another one first")
+    name = os.path.basename(path)
+    return plan._replace(
+        removed={other: reason for other, reason in plan.removed.items() if other != name},
+        kept={**plan.kept, name: why},
+        releases=tuple(release for release in plan.releases if os.path.realpath(release.generation) != path),
+    )
+
+
+def _remove_one(root: str, name: str, keep: int | None) -> str:
+    """Remove a generation, or say why it stays.
+
+    It loses its name first: a removal that is cut off leaves nothing half there, and whoever switches to it from now
+    on finds it gone before anything is touched. Whoever did so before shows in the history.
+    """
+    venvs = os.path.join(root, "venvs")
     path = os.path.join(venvs, name)
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
-        return
+        return ""
     aside = os.path.join(venvs, f".removed-{name}")
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
     # The kernel tells paths as they are now: a process that started from it in between is seen under the new one.
-    started = processes_in([aside])
-    if started:
+    started = {path: f"a process runs from it: {who}" for path, who in processes_in([aside]).items()}
+    why = started.get(aside) or _uses(root, [name], keep)[0].get(name, "")
+    if why:
         os.rename(aside, path)
-        raise GenerationError(f"the generation is in use: {path}: a process runs from it: {started[aside]}")
-    shutil.rmtree(aside)
+    else:
+        shutil.rmtree(aside)
+    return why
 
 
 def _manifests(venvs: str) -> dict[str, dict[str, Any]]:

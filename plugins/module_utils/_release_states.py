@@ -91,8 +91,9 @@ def _secrets(options: Mapping[str, Any]) -> dict[str, str]:
     for name, value in (options["secrets"] or {}).items():
         if value is None or value == "":
             continue
-        if not isinstance(value, str) or not value.isprintable():
-            raise ReleaseError(f"not a usable secret: secrets.{name}: give one line of text, in quotes")
+        # HTTP headers carry nothing else unharmed.
+        if not isinstance(value, str) or not value.isprintable() or not value.isascii():
+            raise ReleaseError(f"not a usable secret: secrets.{name}: give one line of ASCII text, in quotes")
         found[name] = value
     return found
 

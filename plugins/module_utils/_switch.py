@@ -34,6 +34,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._history import (
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import HookError, hooks_of, run_hooks
 from ansible_collections.gpufleet.dflash.plugins.module_utils._listener import Listeners
+from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
@@ -185,6 +186,8 @@ class Switch:
             before = self._standing()
             self.history.add(event)
             try:
+                if not is_generation(wanted.generation):  # old ones may be removed just now; see _prune
+                    raise ReleaseError(f"its generation was removed meanwhile: {wanted.generation}: deploy again")
                 return self._settle(wanted, rollback) or self._start_and_verify(wanted, rollback)
             except _UnannouncedError as error:
                 self._note(event._replace(event=FAILED, reason=str(error)))

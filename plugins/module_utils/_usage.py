@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _release
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular
-from ansible_collections.gpufleet.dflash.plugins.module_utils._history import FAILED, History
+from ansible_collections.gpufleet.dflash.plugins.module_utils._history import ACTIVATING, FAILED, History
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     ReleaseError,
@@ -65,11 +66,27 @@ def _traces(pid: str) -> tuple[list[bytes], list[bytes]]:
     return words, texts
 
 
+def units_with(names: Sequence[str]) -> dict[str, str]:
+    """Return {name: unit} of the folder names that stand in the path of a unit of this host.
+
+    Whatever became of the releases: the unit may be of an instance below another root, or come by another path.
+    """
+    found: dict[str, str] = {}
+    for place in sorted(Path(_release.UNIT_FOLDER).glob("*.service")):
+        with contextlib.suppress(OSError):
+            text = read_regular(str(place)).decode("utf-8", errors="replace")
+            for name in names:
+                if f"/{name}/" in text:
+                    found.setdefault(name, place.name)
+    return found
+
+
 def releases(root: str, going_back: int | None) -> Iterator[ReleaseUse]:
     """Yield every staged release below root.
 
     A release stays when its unit is installed, when nobody has tried it yet, or when it was verified and can be
-    gone back to: ``going_back`` of these an instance, the ones verified last; None for all. Raises UsageError.
+    gone back to: ``going_back`` of these an instance, the ones verified last; None for all. While an instance is
+    being switched all of these stay, for the way back is not known yet. Raises UsageError.
     """
     try:
         names = sorted(os.listdir(os.path.join(root, "instances")))
@@ -89,7 +106,8 @@ def _of_instance(instance: Instance, going_back: int | None) -> Iterator[Release
         installed = release_of_unit(instance.installed_unit())
     except OSError as error:
         raise UsageError(f"cannot be read: {error.filename}: {error.strerror}") from error
-    verified = history.verified_releases()[:going_back]
+    switching = bool(history.events) and history.events[-1].event == ACTIVATING
+    verified = history.verified_releases()[: None if switching else going_back]
     last = {event.release: event.event for event in history.events}
     for release in sorted(staged_releases(instance)):
         folder = instance.release_folder(release)

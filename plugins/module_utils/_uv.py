@@ -103,13 +103,19 @@ def installer_environment(
     if extra_index_urls:
         environment.update(UV_INDEX=" ".join(extra_index_urls), PIP_EXTRA_INDEX_URL=" ".join(extra_index_urls))
     if wheelhouses:
-        environment.update(UV_FIND_LINKS=",".join(wheelhouses), PIP_FIND_LINKS=" ".join(wheelhouses))
+        houses = [_unbroken(folder) for folder in wheelhouses]
+        environment.update(UV_FIND_LINKS=",".join(houses), PIP_FIND_LINKS=" ".join(houses))
     if no_index:
         # Nor does pip then look at what the host's own configuration names.
         environment.update(PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull)
     if ca_file:
         environment.update(SSL_CERT_FILE=ca_file, PIP_CERT=ca_file)
     return environment
+
+
+def _unbroken(folder: str) -> str:
+    """A folder as an element of a list: uv's lists have commas in between, pip's have spaces."""
+    return Path(os.path.abspath(folder)).as_uri() if re.search(r"[\s,%]", folder) else folder
 
 
 def known_uv(tools: str) -> str | None:

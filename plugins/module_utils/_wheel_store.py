@@ -10,9 +10,11 @@ the collection.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
@@ -45,16 +47,39 @@ def stored(root: str, hashes: Iterable[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def gathered(root: str, name: str, hashes: Iterable[str]) -> Iterator[str]:
-    """Yield a folder with links to the stored wheels of a lock, as installers want to find them; it goes at the end."""
-    folder = os.path.join(store_of(root), f".for-{name}")
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder, mode=0o755)
+    """Yield a folder with links to the stored wheels of a lock, as installers want to find them; it goes at the end.
+
+    Each run has one of its own, which it holds locked: what others of the same lock do leaves it alone, and the folder
+    of a run that was killed is known by its lock being free.
+    """
+    os.makedirs(store_of(root), mode=0o755, exist_ok=True)
+    for left in os.listdir(store_of(root)):
+        if left.startswith(".for-"):
+            _remove_unless_held(os.path.join(store_of(root), left))
+    # Under another name until it is locked.
+    made = tempfile.mkdtemp(prefix=".new-", dir=store_of(root))
+    os.chmod(made, 0o755)
+    held = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    folder = os.path.join(store_of(root), f".for-{name}-{os.path.basename(made)[5:]}")
+    os.rename(made, folder)
     try:
         for path in stored(root, hashes).values():
             os.link(path, os.path.join(folder, os.path.basename(path)))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _remove_unless_held(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(handle)
 
 
 def wheels_of(folder: str, entries: Sequence[LockEntry]) -> dict[str, list[str]]:

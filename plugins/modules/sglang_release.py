@@ -83,6 +83,7 @@ options:
     description:
       - What the host does around a restart, such as leaving a load balancer and coming back, for O(state=staged).
       - They are run by the host itself, as root, also when it goes back to another release.
+      - Everybody on the host can read them in C(release.json). A command can read a password from a file of root's.
     type: dict
     version_added: 0.2.0
     suboptions:
@@ -98,7 +99,7 @@ options:
             type: list
             elements: str
           url:
-            description: An address that is asked instead of a command.
+            description: An address that is asked instead of a command. Credentials in it are shown in no message.
             type: str
           method:
             description: The HTTP method.
@@ -110,6 +111,7 @@ options:
           timeout:
             description: Seconds that it may take.
             type: float
+            default: 60
             default: 60
       post_start:
         description:
@@ -282,6 +284,7 @@ restored_health:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import without_secrets
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
@@ -332,8 +335,10 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    options = dict(module.params)
+    module.params["hooks"] = without_secrets(options["hooks"])  # a result repeats what a module was given
     try:
-        result = STATES[module.params["state"]](module.params, module.check_mode)
+        result = STATES[options["state"]](options, module.check_mode)
     except (ReleaseError, SystemdError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:

@@ -33,8 +33,8 @@ options:
   state:
     description:
       - V(present) builds the generation unless it is complete.
-      - V(absent) removes one O(generation), or all but the O(keep) newest. What a process runs from, what the unit of
-        an instance names, what is staged and not tried yet, and what an instance can go back to stays in any case.
+      - V(absent) removes one O(generation), or all but the O(keep) newest. What a process runs from, what a unit of
+        the host names, what is staged and not tried yet, and what an instance can go back to stays in any case.
     type: str
     choices: [present, absent]
     default: present
@@ -137,7 +137,8 @@ options:
     default: false
     version_added: 0.2.0
   wheel_cache:
-    description: The folder on the controller in which O(make_wheelhouse) keeps wheels.
+    description:
+      - The folder on the controller in which O(make_wheelhouse) keeps wheels, and O(check_lock) what it read of them.
     type: str
     default: ~/.cache/gpufleet.dflash
     version_added: 0.2.0
@@ -345,6 +346,10 @@ def main() -> None:
             result = run(recipe, module.params, progress)
     except GenerationError as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(
+            msg=f"cannot be read or written: {error.filename}: {error.strerror}: see who changes it, and run again"
+        )
     module.exit_json(**result)
 
 

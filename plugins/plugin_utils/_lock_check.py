@@ -11,6 +11,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_store impor
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes, IndexFile, PackageIndexError
 
 _THREADS = 12
+_METADATA_LIMIT = 8 << 20
 _GLIBC = re.compile(r"glibc (\d+)\.(\d+)")
 _LEGACY = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
 
@@ -214,9 +216,15 @@ def _requires(stream: Any) -> tuple[str, ...]:
     try:
         with zipfile.ZipFile(stream) as archive:
             name = next((name for name in archive.namelist() if name.endswith(".dist-info/METADATA")), None)
-            text = archive.read(name).decode("utf-8", "replace") if name else ""
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            data = b""
+            if name:
+                with archive.open(name) as member:
+                    data = member.read(_METADATA_LIMIT + 1)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"is not a readable wheel: {error}") from error
+    if len(data) > _METADATA_LIMIT:
+        raise ValueError(f"has more than {_METADATA_LIMIT} bytes of metadata")
+    text = data.decode("utf-8", "replace")
     return tuple(map(str, email.parser.HeaderParser().parsestr(text).get_all("Requires-Dist", [])))
 
 

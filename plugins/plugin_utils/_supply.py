@@ -101,7 +101,10 @@ class Supply:
         if self._indexes is None:
             extra = self._options.get("extra_index_urls") or []
             urls = [self._address() or "", *([extra] if isinstance(extra, str) else extra)]
-            self._indexes = Indexes([str(url) for url in urls])
+            try:
+                self._indexes = Indexes([str(url) for url in urls])
+            except PackageIndexError as error:
+                raise AnsibleActionFail(str(error)) from error
         return self._indexes
 
 

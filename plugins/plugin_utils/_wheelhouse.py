@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import os
 import threading
 import time
@@ -18,10 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes, IndexFile, PackageIndexError
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import (
+    BeyondEndError,
+    Indexes,
+    IndexFile,
+    PackageIndexError,
+)
 
 _THREADS = 4
 _CHUNK = 1 << 20
+_LARGEST = 16 << 30  # bytes; no wheel is larger, and an answer need not say how long it is
 
 Progress = Callable[[str], None]
 
@@ -116,7 +123,7 @@ def _fetch_one(
     partial = os.path.join(folder, key, f"{file.name}.part")
     os.makedirs(os.path.dirname(partial), mode=0o755, exist_ok=True)
     for attempt in (1, 2):
-        found = _download(file, partial, indexes, counter)
+        found = _download(file, partial, digests, indexes, counter)
         if found in digests:
             break
         # What was there of an earlier run may be of another file: once more, from its beginning.
@@ -134,7 +141,7 @@ def _fetch_one(
     return Wheel(found, path)
 
 
-def _download(file: IndexFile, partial: str, indexes: Indexes, counter: _Counter) -> str:
+def _download(file: IndexFile, partial: str, wanted: set[str], indexes: Indexes, counter: _Counter) -> str:
     """Fetch what is missing of a file and return the SHA-256 of all of it."""
     digest = hashlib.sha256()
     with open(partial, "ab+") as stream:
@@ -143,7 +150,7 @@ def _download(file: IndexFile, partial: str, indexes: Indexes, counter: _Counter
             digest.update(chunk)
             counter.add(len(chunk))
         there = stream.tell()
-        if file.size is not None and there == file.size:
+        if there == file.size or digest.hexdigest() in wanted:
             return digest.hexdigest()
         try:
             with indexes.open(file, there) as answer:
@@ -152,18 +159,30 @@ def _download(file: IndexFile, partial: str, indexes: Indexes, counter: _Counter
                     stream.seek(0)
                     stream.truncate()
                     digest = hashlib.sha256()
-                length = getattr(answer, "headers", {}).get("Content-Length")
-                whole = file.size or (stream.tell() + int(length) if length else 0)
+                length = str(getattr(answer, "headers", {}).get("Content-Length") or "")
+                whole = file.size or (stream.tell() + int(length) if length.isdecimal() else 0)
                 while chunk := answer.read(_CHUNK):
                     if counter.stopped.is_set():
                         raise WheelhouseError("another wheel could not be fetched")
+                    if stream.tell() + len(chunk) > min(whole or _LARGEST, _LARGEST):
+                        stream.truncate(0)
+                        raise WheelhouseError(
+                            f"a wheel cannot be fetched: {file.name}: it is larger than the index says: do not trust "
+                            "that index"
+                        )
                     stream.write(chunk)
                     digest.update(chunk)
                     counter.add(len(chunk))
-        except (PackageIndexError, OSError) as error:
+        except BeyondEndError:
+            return digest.hexdigest()  # what is here is of another file: the caller begins anew
+        except (PackageIndexError, OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and error.filename:
                 raise
-            words = error if isinstance(error, PackageIndexError) else error.strerror or type(error).__name__
+            words = (
+                error
+                if isinstance(error, PackageIndexError)
+                else getattr(error, "strerror", None) or type(error).__name__
+            )
             raise WheelhouseError(f"a wheel cannot be fetched: {file.name}: {words}: run again to go on") from error
         stream.flush()
         os.fsync(stream.fileno())

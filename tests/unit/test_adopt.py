@@ -286,3 +286,35 @@ def test_a_copy_keeps_content_and_time_and_no_dangerous_mode(tmp_path: Path) -> 
     _adopt_copy._Copier(linking=False).copy(str(source), str(place))
     assert place.read_bytes() == source.read_bytes()
     assert (place.stat().st_mode & 0o7777, place.stat().st_mtime) == (0o755, 2)
+
+
+def test_links_that_leave_the_base_lead_where_they_led(site: Site, base: Path, tmp_path: Path) -> None:
+    folder = packages(base) / "second_thing"
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "notes.txt").write_text("shared")
+    (folder / "near").symlink_to(os.path.relpath(tmp_path / "shared", folder))
+    (folder / "notes.txt").symlink_to(os.path.relpath(tmp_path / "shared" / "notes.txt", folder))
+    os.symlink(b"\xff/nowhere", os.fsencode(folder / "odd"))
+    copied = packages(adopt(site, base)["path"]) / "second_thing"
+    assert os.readlink(copied / "near") == str(tmp_path / "shared")
+    assert (copied / "notes.txt").read_text() == "shared"
+    assert os.readlink(os.fsencode(copied / "odd")) == b"\xff/nowhere"
+
+
+def test_a_link_of_somebody_to_a_file_of_somebody_else_stays_a_link(site: Site, base: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("root only")
+    secret.chmod(0o600)
+    link = packages(base) / "second_thing" / "data.txt"
+    link.symlink_to(secret)
+    os.lchown(link, 12345, 12345)
+    copied = packages(adopt(site, base)["path"]) / "second_thing" / "data.txt"
+    assert os.readlink(copied) == str(secret)
+
+
+def test_a_folder_whose_name_begins_like_the_base_is_another_one(site: Site, base: Path) -> None:
+    script = base / "bin" / "tool"
+    script.write_text(f"#!{base}/bin/python\n# {base}2/lib {base}-old/x {base}.bak:{base}: '{base}'\n")
+    built = adopt(site, base)["path"]
+    text = Path(built, "bin", "tool").read_text()
+    assert f"# {base}2/lib {base}-old/x {base}.bak:{built}: '{built}'" in text

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +27,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
     GenerationError,
     inspect_interpreter,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import Source, installer_environment
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_store import gathered
 
 
 @pytest.fixture
@@ -340,3 +343,31 @@ def test_a_root_behind_a_link_is_built_where_it_really_is(site: Site, tmp_path: 
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
     assert site.build(root=str(tmp_path / "link"))["path"].startswith(str(tmp_path / "deep" / "er"))
+
+
+@pytest.mark.parametrize("name", ["wheel house", "a,b", "100%", "%20", "plain"])
+def test_a_wheelhouse_may_be_called_anything(site: Site, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for wheel in site.index.folder.glob("*/*.whl"):
+        shutil.copy(wheel, folder)
+    built = site.build(wheelhouse=str(folder), no_index=True, index_url=None)
+    assert built["manifest"]["distributions"] == {"first-thing": "1.0", "second-thing": "2.0"}
+    environment = installer_environment(str(tmp_path / "cache"), wheelhouses=[str(folder)], no_index=True)
+    command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(tmp_path / "got"), "first-thing"]
+    subprocess.run(command, env=environment, check=True)
+
+
+def test_two_runs_of_one_lock_leave_each_other_alone(site: Site) -> None:
+    wheel = next(site.index.folder.glob("first-thing/*.whl"), Path())
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    place = site.root / "wheels" / digest
+    place.mkdir(parents=True)
+    shutil.copy(wheel, place)
+    left = site.root / "wheels" / ".for-killed"
+    left.mkdir()
+    with gathered(str(site.root), "x", [f"sha256:{digest}"]) as one:
+        with gathered(str(site.root), "x", [f"sha256:{digest}"]) as other:
+            assert os.listdir(one) == os.listdir(other) == [wheel.name]
+        assert os.listdir(one) == [wheel.name]
+    assert os.listdir(site.root / "wheels") == [digest]

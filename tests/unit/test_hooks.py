@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
+import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +22,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import Hook
 
 class Balancer(http.server.BaseHTTPRequestHandler):
     seen: list[str] = []
+    authorization: list[str] = []
 
     def do_POST(self) -> None:
         Balancer.seen.append(f"{self.command} {self.path}")
+        Balancer.authorization.append(self.headers.get("Authorization", ""))
         self.send_response(503 if "refuse" in self.path else 204)
         self.end_headers()
 
@@ -32,7 +38,7 @@ class Balancer(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def balancer() -> Iterator[str]:
-    Balancer.seen = []
+    Balancer.seen, Balancer.authorization = [], []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Balancer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -79,6 +85,13 @@ def test_a_failure_says_why(hook: dict[str, Any], words: str) -> None:
         ({"url": "file:///etc/passwd"}, "not an address"),
         ({"url": "http://b/", "timeout": "soon"}, "are numbers"),
         ({"shell": "a"}, "unknown key of a hook: shell"),
+        ({"command": ["a\0b"]}, "has a NUL in it"),
+        ({"url": "http://[::1/"}, "not an address"),
+        ({"url": "http://b:port/"}, "not an address"),
+        ({"url": "http://b/", "method": "GET /\r\nX:"}, "not a method of HTTP"),
+        ({"url": "http://b/", "timeout": "nan"}, "out of range"),
+        ({"url": "http://b/", "timeout": -1}, "out of range"),
+        ({"url": "http://b/", "timeout": 1e300}, "out of range"),
     ],
 )
 def test_what_is_no_hook_is_one_clear_error(hook: dict[str, Any], words: str) -> None:
@@ -86,3 +99,42 @@ def test_what_is_no_hook_is_one_clear_error(hook: dict[str, Any], words: str) ->
         Hook.of(hook)
     with pytest.raises(HookError, match="is a list of hooks"):
         hooks_of({"pre_stop": hook or "x"}, "pre_stop")
+
+
+def test_what_an_address_carries_is_told_to_its_host_and_to_nobody_else(balancer: str) -> None:
+    said: list[str] = []
+    address = balancer.replace("://", "://r0bot:s3cret%21@") + "/leave?token=t0ken"
+    run_hooks([Hook.of({"url": address})], "pre_stop", said.append)
+    assert Balancer.seen == ["POST /leave?token=t0ken"]
+    assert Balancer.authorization == ["Basic " + base64.b64encode(b"r0bot:s3cret!").decode()]
+    with pytest.raises(HookError) as failed:
+        Hook.of({"url": address.replace("leave", "refuse")}).run()
+    for wrong in ({"url": address, "timeout": "soon"}, {"url": address, "command": ["a"]}, {"command": address}):
+        with pytest.raises(HookError) as refused:
+            Hook.of(wrong)
+        said.append(str(refused.value))
+    for text in (*said, str(failed.value)):
+        assert not [secret for secret in ("s3cret", "t0ken") if secret in text]
+
+
+def test_an_answer_that_is_no_http_is_a_failure_like_any_other() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _peer = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"go away\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(HookError, match="go away"):
+            Hook.of({"url": f"http://127.0.0.1:{server.getsockname()[1]}/"}).run()
+        thread.join()
+
+
+def test_what_a_command_leaves_in_the_background_is_not_waited_for(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    Hook.of({"command": ["sh", "-c", f"sleep 5 & echo $! > {tmp_path}/pid"], "timeout": 4}).run()
+    assert time.monotonic() - begun < 3
+    os.kill(int((tmp_path / "pid").read_text()), 15)

@@ -25,6 +25,7 @@ from support.http_index import HttpIndex
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import GenerationError, inspect_interpreter
+from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UV_VERSION
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._lock_check import Checked, Pin, Target, check
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import WheelhouseError, fetch
@@ -385,3 +386,12 @@ def test_an_adoption_that_does_not_fit_is_refused_with_numbers(setting: Setting,
     Path(base, ".dflash", "generation.json").unlink()
     with pytest.raises(GenerationError, match="not enough room on the disk: .* takes at least 34 MB, 21 MB are free"):
         setting.site.plan(root=str(small_disk), base=base, lock_content=None, python=None)
+
+
+def test_a_base_alone_gets_its_installer_from_the_controller_too(setting: Setting) -> None:
+    base = setting.site.root.parent / "base"
+    subprocess.run([UV, "venv", "-q", "-p", sys.executable, base], check=True)
+    wanted: dict[str, Any] = {"base": str(base), "lock_content": None, "make_wheelhouse": True}
+    done = setting.run(check=True, uv=None, **wanted)
+    assert f"no index has a wheel of uv=={UV_VERSION}" in done.get("msg", "")
+    assert not setting.run(check=True, **wanted)["failed"]

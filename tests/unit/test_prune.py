@@ -182,3 +182,59 @@ def test_the_cache_keeps_what_a_generation_has_and_nothing_else(site: Site) -> N
     one, other = (next(Path(built["path"]).rglob("big.py")) for built in (kept, third))
     assert one.stat().st_ino == other.stat().st_ino, "the cache still serves what is kept"
     assert again["changed"]
+
+
+@pytest.mark.parametrize("place", ["venvs", "instances"])
+def test_what_stands_in_the_way_is_named(tmp_path: Path, place: str) -> None:
+    site = Site(tmp_path)
+    (site.root / "venvs" / f"cpython-311-{0:016}").mkdir(parents=True)
+    if place == "venvs":
+        (site.root / "venvs" / f"cpython-311-{0:016}").rmdir()
+        (site.root / "venvs").rmdir()
+    (site.root / place).write_text("")
+    with pytest.raises(GenerationError, match=f"cannot be told what is there: .*/{place}: Not a directory"):
+        absent(site, keep=1)
+
+
+def test_what_is_being_switched_to_or_from_stays(site: Site, four: list[str]) -> None:
+    stage(site, four[0], "activating", "verified")
+    stage(site, four[1], "activating", "verified")
+    stage(site, four[2], "activating", "verified", installed=True)
+    assert names(absent(site, check_mode=True, keep=0)["removed"]) == [four[0], four[1], four[3]]
+    stage(site, four[0], "activating")
+    done = absent(site, keep=0)
+    assert names(done["removed"]) == [four[3]], "the old release again, and what it may have to go back to"
+
+
+def test_a_generation_that_a_unit_names_stays_whatever_became_of_its_release(site: Site, four: list[str]) -> None:
+    unit = f"[Service]\nExecStart=/link/venvs/{os.path.basename(four[0])}/x\n"
+    Path(_release.UNIT_FOLDER, "elsewhere.service").write_text(unit)
+    Path(_release.UNIT_FOLDER, "broken.service").mkdir()
+    done = absent(site, keep=1)
+    assert names(done["removed"]) == four[1:3]
+    assert done["kept"][0]["why"] == "elsewhere.service names it"
+
+
+def test_a_release_that_came_by_another_path_keeps_its_generation(site: Site, four: list[str], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(site.root)
+    stage(site, four[0].replace(str(site.root), f"{tmp_path}/link"))
+    assert names(absent(site, keep=1)["removed"]) == four[1:3]
+
+
+def test_a_switch_that_begins_during_a_removal_keeps_its_generation(
+    site: Site, four: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stage(site, four[0], "activating", "failed")
+    rename = os.rename
+
+    def begun(source: str, place: str) -> None:
+        rename(source, place)
+        if source == four[0]:
+            stage(site, four[0], "activating")
+
+    monkeypatch.setattr(os, "rename", begun)
+    done = absent(site, keep=1)
+    assert names(done["removed"]) == four[1:3]
+    assert "was being switched to it" in done["kept"][-1]["why"]
+    assert os.path.isdir(four[0])
+    assert os.path.isdir(folder)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ansible_run
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _release_states
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
@@ -208,3 +210,29 @@ def test_keys_for_a_user_that_is_not_there_are_refused(instance: Instance, gener
     with pytest.raises(ReleaseError, match="the unit's user does not exist: no-such-user: create it"):
         stage(instance, release(generation, unit=unit, secrets=KEYS))
     assert staged_releases(instance) == []
+
+
+@pytest.mark.parametrize("value", ["two\nlines", "caf\u00e9", "\U0001f600", 7, ["a"]])
+def test_a_secret_that_no_header_carries_is_refused(value: Any) -> None:
+    with pytest.raises(ReleaseError, match="not a usable secret: secrets.api-key") as refused:
+        _release_states._secrets({"secrets": {"api-key": value}})
+    assert str(value) not in str(refused.value)
+
+
+def test_credentials_of_hooks_are_in_no_output(tmp_path: Path) -> None:
+    hook = {"url": "http://r0bot:s3cret@127.0.0.1:9/leave?token=t0ken"}
+    arguments: dict[str, Any] = {
+        "name": "qwen3",
+        "state": "staged",
+        "root": str(tmp_path / "root"),
+        "unit": OURS,
+        "generation": "/g",
+    }
+    arguments |= {"health": {"url": "http://127.0.0.1:1", "protocol": "sglang"}, "hooks": {"pre_stop": [hook]}}
+    done, printed = ansible_run.run("sglang_release", arguments, tmp_path, ANSIBLE_VERBOSITY="3")
+    assert done["changed"], done
+    assert done["invocation"]["module_args"]["hooks"]["pre_stop"][0]["url"].endswith(
+        "@127.0.0.1:9/leave?token=********"
+    )
+    assert [secret for secret in ("s3cret", "t0ken") if secret in printed] == []
+    assert hook["url"] in next((tmp_path / "root").rglob("release.json"), Path()).read_text()

@@ -398,3 +398,19 @@ def test_a_unit_of_somebody_else_is_not_removed(host: Host, tmp_path: Path) -> N
     Path(host.instance.unit_path).write_text("[Service]\nExecStart=/bin/true\n")
     with pytest.raises(ReleaseError, match="not a unit of this collection"):
         remove_instance(host.instance, host, lambda line: None, str(tmp_path))
+
+
+def test_a_generation_that_is_removed_meanwhile_is_found_before_anything_is_touched(
+    host: Host, old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = host.stage("new")
+    add = History.add
+
+    def removed(self: History, event: Any) -> None:
+        add(self, event)
+        host.generation.rename(host.generation.with_name(".removed"))
+
+    monkeypatch.setattr(History, "add", removed)
+    with pytest.raises(SwitchError, match=r"its generation was removed meanwhile: [^\n]*\n *Nothing was touched"):
+        host.switch().activate(new)
+    assert (host.running, host.restarts) == (old, 0)
