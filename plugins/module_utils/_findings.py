@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan impor
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
+from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import printable
 from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import Removal
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import WeakElement
@@ -28,8 +28,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Dis
 # Paths of a problem beyond this many are counted in its evidence, not listed: a gutted torch misses ten
 # thousand files.
 PATHS_LISTED = 20
-# C0 without line feed, DEL, C1, what turns the direction of writing around, and halves of characters.
-_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -108,13 +106,6 @@ class Facts:
     def cuda_major(self) -> int | None:
         """The CUDA major that torch was built for, None where there is no CUDA torch."""
         return int(self.torch_cuda.split(".")[0]) if self.torch_cuda else None
-
-
-def printable(text: str) -> str:
-    """The text with control characters and undecodable bytes spelled out: names of files and of distributions come
-    from anybody, and what is printed could otherwise rule the terminal.
-    """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def verdict(problems: Iterable[Problem]) -> str:

@@ -11,17 +11,15 @@ first, and forces the rest.
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
+from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import shell_word
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # A generation is never modified; other venvs are their owner's to repair.
 _GENERATION = "build a new generation"
 
@@ -31,7 +29,7 @@ class Repair:
 
     def __init__(self, venv: Venv, installed: Installed) -> None:
         self._installed = installed
-        self._python = _quoted(f"{venv.path}/bin/python")
+        self._python = shell_word(f"{venv.path}/bin/python")
         self._has_pip = "pip" in installed.versions
         self._venv = venv.path
         self._immutable = is_generation(venv.path)
@@ -46,7 +44,7 @@ class Repair:
             return self.keep_one([*distributions, *contestants], None)
         if self._immutable:
             return self._rebuild(distributions)
-        names = " ".join(_quoted(distribution.name) for distribution in distributions)
+        names = " ".join(shell_word(distribution.name) for distribution in distributions)
         clean = f"uv cache clean {names} && " if altered and not self._has_pip else ""
         return self._offer("from the same lock", f"repair this venv: {clean}{self._force(distributions)}")
 
@@ -54,7 +52,7 @@ class Repair:
         """Bring back a distribution whose book-keeping is damaged: no installer can uninstall it."""
         if self._immutable:
             return self._rebuild([distribution])
-        command = f"rm -r {_quoted(distribution.path)} && {self._force([distribution])}"
+        command = f"rm -r {shell_word(distribution.path)} && {self._force([distribution])}"
         return self._offer("from the same lock", f"repair this venv: {command}")
 
     def add(self, requirements: Sequence[str]) -> str:
@@ -71,7 +69,7 @@ class Repair:
 
     def install_pins(self, pins: Sequence[str], instead_of: Sequence[Distribution]) -> str:
         """Install exactly these, after taking away other versions of them, and bring back what that takes."""
-        wanted = " ".join(_quoted(pin) for pin in pins)
+        wanted = " ".join(shell_word(pin) for pin in pins)
         install = (
             f"{self._python} -m pip install --no-deps {wanted}"
             if self._has_pip
@@ -149,11 +147,11 @@ class Repair:
     def _rebuild(self, distributions: Sequence[Distribution]) -> str:
         """Make a generation anew that was damaged after it was complete: its name says that it is still whole."""
         root = os.path.dirname(os.path.dirname(self._venv))
-        names = " ".join(_quoted(distribution.name) for distribution in distributions)
-        clean = f"uv cache clean --cache-dir {_quoted(os.path.join(root, 'cache', 'uv'))} {names}"
+        names = " ".join(shell_word(distribution.name) for distribution in distributions)
+        clean = f"uv cache clean --cache-dir {shell_word(os.path.join(root, 'cache', 'uv'))} {names}"
         return (
             "somebody has changed a complete generation: when nothing runs from it any more, "
-            f"rm -r {_quoted(self._venv)} && {clean}, and deploy again (uv is in {root}/tools)"
+            f"rm -r {shell_word(self._venv)} && {clean}, and deploy again (uv is in {root}/tools)"
         )
 
     def _offer(self, generation: str, here: str) -> str:
@@ -193,13 +191,13 @@ class Repair:
         return [found[name] for name in sorted(found)]
 
     def _force(self, distributions: Sequence[Distribution]) -> str:
-        wanted = " ".join(_quoted(distribution.pin) for distribution in distributions)
+        wanted = " ".join(shell_word(distribution.pin) for distribution in distributions)
         if self._has_pip:
             return f"{self._python} -m pip install --force-reinstall --no-deps {wanted}"
         return f"uv pip install --python {self._python} --reinstall --no-deps {wanted}"
 
     def _install(self, requirements: Sequence[str]) -> str:
-        wanted = " ".join(_quoted(requirement) for requirement in requirements)
+        wanted = " ".join(shell_word(requirement) for requirement in requirements)
         return (
             f"{self._python} -m pip install {wanted}"
             if self._has_pip
@@ -207,15 +205,7 @@ class Repair:
         )
 
     def _uninstall(self, names: Sequence[str]) -> str:
-        wanted = " ".join(_quoted(name) for name in names)
+        wanted = " ".join(shell_word(name) for name in names)
         if self._has_pip:
             return f"{self._python} -m pip uninstall --yes {wanted}"
         return f"uv pip uninstall --python {self._python} {wanted}"
-
-
-def _quoted(text: str) -> str:
-    """A word for the shell; control characters spelled out as bash and zsh read them, for what is printed and typed."""
-    if not _CONTROL.search(text):
-        return shlex.quote(text)
-    plain = text.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "'"
