@@ -56,7 +56,8 @@ def _absent(
         # Not needed where all is well: Ansible ships modules as text, and compiling them takes its time.
         from ansible_collections.gpufleet.dflash.plugins.module_utils._host_reason import why_no_cuda
 
-        major = int(torch["cuda"].split(".")[0]) if torch["cuda"] else None
+        digits = (torch["cuda"] or "").partition(".")[0]
+        major = int(digits) if digits.isdecimal() else None
         reason = why_no_cuda(major, unit=unit.path if unit else None, environment=request.environment, gpus=wanted)
         if reason is not None:
             found = reason.as_dict()

@@ -21,6 +21,8 @@ _SHF_EXECINSTR = 4
 _MAX_SECTIONS = 65536
 _MAX_NAMES = 16 * 1024 * 1024
 _NO_NAME_TABLE = 0
+# Code reaches its data over two gigabytes at most; device code may lie beyond.
+_LARGEST_FILE = 4 * 1024**3
 _CHUNK = 1024 * 1024
 
 
@@ -34,16 +36,28 @@ class Section(NamedTuple):
 
 
 def data_of(image: Image) -> list[Section]:
-    """The mapped sections with content of their own, or the segments of a file without section headers."""
+    """The mapped sections with content of their own, or the segments of a file without section headers.
+
+    At most as many bytes in all as the file has, and nothing of a file that is larger than any library: thousands of
+    sections may lie over each other, and a terabyte of holes takes no space.
+    """
     try:
         sections = _sections(image)
     except ElfError:
         sections = []
-    return sections or [
+    sections = sections or [
         Section("", offset, min(end - start, image.file.size - offset), executable=False)
         for start, end, offset in image.segments
         if offset < image.file.size
     ]
+    left = image.file.size if image.file.size <= _LARGEST_FILE else 0
+    honest = []
+    for section in sections:
+        left -= section.size
+        if left < 0:
+            break
+        honest.append(section)
+    return honest
 
 
 def _sections(image: Image) -> list[Section]:

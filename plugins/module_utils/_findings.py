@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan impor
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
+from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import printable
 from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import Removal
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet
 from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import WeakElement
@@ -51,6 +52,7 @@ class Problem:
     def as_dict(self) -> dict[str, Any]:
         """The problem as the module returns it."""
         found = asdict(self)
+        found.update({key: printable(found[key]) for key in ("message", "fix", "evidence")})
         found["severity"] = self.level
         found["distributions"] = list(self.distributions)
         found["paths"] = list(self.paths[:PATHS_LISTED])

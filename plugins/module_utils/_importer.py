@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import glob
+import itertools
 import os
 import sys
 from collections.abc import Container, Mapping, Sequence
@@ -14,7 +15,10 @@ from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import is_hidden, read_start
 
-_SOURCE_LIMIT = 4 * 1024 * 1024
+# No source has as much; its syntax tree takes two hundred times the memory.
+_SOURCE_LIMIT = 1024 * 1024
+# Twenty times as many as torch has. A package may be a link, and lead anywhere.
+_MOST_DIRECTORIES = 20_000
 # A package without extension modules of its own is followed only for the packages that it imports first.
 _SOURCES_WITHOUT_EXTENSIONS = 100
 # Written in C: interpreters have them inside, or in files of lib-dynload. os.path is another module's second name.
@@ -108,7 +112,8 @@ class Importer:
         """Every file below the package that looks like an extension module."""
         found = []
         for entry in self.import_path:
-            for directory, folders, files in os.walk(os.path.join(entry, *name.split("."))):
+            walk = os.walk(os.path.join(entry, *name.split(".")))
+            for directory, folders, files in itertools.islice(walk, _MOST_DIRECTORIES):
                 folders[:] = sorted(folder for folder in folders if folder not in ("tests", "test", "__pycache__"))
                 extensions = (os.path.join(directory, file) for file in sorted(files) if self._is_extension(file))
                 found += [path for path in extensions if self.is_file(path)]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Row
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
+    Claim,
     Distribution,
     Installed,
     is_shared_object,
@@ -78,9 +79,9 @@ def check_files(installed: Installed, verify: str) -> Integrity:
             for row in distribution.files:
                 if row.path not in shared and not row.path.endswith(".pyc"):
                     _check_row(row, distribution, verify, found)
-    for path, owners in shared.items():
+    for path in shared:
         if not path.endswith(".pyc"):
-            _check_claims([(owner, row) for owner in owners for row in owner.files.rows_of(path)], verify, found)
+            _check_claims(installed.claims(path), verify, found)
     return found
 
 
@@ -140,7 +141,7 @@ def _digest(path: str, distribution: Distribution, found: Integrity) -> str | No
         return None
 
 
-def _check_claims(claims: Sequence[tuple[Distribution, Row]], verify: str, found: Integrity) -> None:
+def _check_claims(claims: Sequence[Claim], verify: str, found: Integrity) -> None:
     first, row = claims[0]
     if not os.path.exists(row.path):
         for owner, claim in claims:
@@ -163,7 +164,9 @@ def unowned_libraries(installed: Installed, site_packages: Sequence[str]) -> lis
     """
     found = []
     for root in dict.fromkeys(os.path.realpath(directory) for directory in site_packages):
-        for directory, _folders, files in os.walk(os.path.join(root, "nvidia")):
+        top = os.path.join(root, "nvidia")
+        # A link leads to what may be anything, up to the whole file system.
+        for directory, _folders, files in os.walk(top) if not os.path.islink(top) else ():
             for name in files:
                 path = f"{directory}/{name}"
                 if is_shared_object(name) and not installed.owners(path) and not _links_to_owned(path, installed):
@@ -188,8 +191,9 @@ def unowned_files(installed: Installed, site_packages: Sequence[str]) -> list[st
         for directory in owned:
             if directory.startswith(root + "/"):
                 top = directory[len(root) + 1 :].partition("/")[0]
-                if not top.endswith((".dist-info", ".egg-info")):
-                    packages.add(os.path.join(root, top))
+                package = os.path.join(root, top)
+                if not top.endswith((".dist-info", ".egg-info")) and not os.path.islink(package):
+                    packages.add(package)
     found = []
     todo = list(packages)
     while todo:

@@ -55,12 +55,11 @@ def clobbered(facts: Facts, repair: Repair) -> Iterator[Problem]:
 def missing_payload(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Distributions that count as installed while their files are gone (sgl-project/sglang#31035)."""
     by_owner: dict[str, tuple[Distribution, list[str]]] = {}
-    shared: dict[tuple[str, ...], list[str]] = {}
+    shared: dict[tuple[str, ...], dict[str, None]] = {}
     for path, owner in facts.integrity.missing:
         owners = facts.installed.owners(path)
         if len(owners) > 1 and len(facts.installed.digests(path)) == 1:
-            paths = shared.setdefault(tuple(sorted(each.path for each in owners)), [])
-            paths += [path] if path not in paths else []
+            shared.setdefault(tuple(sorted(each.path for each in owners)), {})[path] = None
         else:
             by_owner.setdefault(owner.path, (owner, []))[1].append(path)
     for owner, paths in by_owner.values():
@@ -81,14 +80,14 @@ def missing_payload(facts: Facts, repair: Repair) -> Iterator[Problem]:
             # Images are slimmed by deleting headers and licences: untidy, but nothing fails to load.
             severity="" if code else "warning",
         )
-    for paths in shared.values():
-        yield _shared_payload(facts, repair, paths)
+    for together in shared.values():
+        yield _shared_payload(facts, repair, list(together))
 
 
 def _shared_payload(facts: Facts, repair: Repair, paths: list[str]) -> Problem:
     """Files that distributions share: each uninstall takes them from all others, one reinstallation returns them."""
     owners = facts.installed.owners(paths[0])
-    code = [row for row in owners[0].files if row.path in paths and is_code(row.path)]
+    code = [row for row in owners[0].files.rows_of(set(paths)) if is_code(row.path)]
     several = len(paths) > 1
     return Problem(
         "missing-payload",

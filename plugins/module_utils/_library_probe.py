@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # The environment of a traceback can be huge; what an operator reads is its end.
 LONGEST_TEXT = 4000
+LONGEST_VERSION = 200
 
 
 def first_blocked(path: str) -> str | None:
@@ -49,7 +50,7 @@ def first_blocked(path: str) -> str | None:
             status = os.lstat(step)
         except PermissionError:
             return here
-        except OSError:
+        except (OSError, ValueError):
             return None
         if stat.S_ISLNK(status.st_mode):
             links += 1
@@ -146,7 +147,7 @@ def version_of(name: str, module: object) -> str | None:
     """Return a module's version: its own word, or that of the distribution of the same name."""
     version = getattr(module, "__version__", None)
     if isinstance(version, str):
-        return version
+        return str(version)[:LONGEST_VERSION]
     try:
         from importlib import metadata
 
@@ -163,7 +164,7 @@ def load_module(name: str) -> dict[str, object]:
         for directory in module.__path__:
             if not os.access(directory, os.R_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), directory)
-    return {"version": version_of(name, module), "path": origin}
+    return {"version": version_of(name, module), "path": origin if isinstance(origin, str) else None}
 
 
 def load_library(name: str) -> dict[str, object]:
@@ -203,7 +204,8 @@ def examine_torch(torch: Any) -> dict[str, object]:
     """Return what torch says about itself and its GPUs, each of which has to multiply two small matrices."""
     import warnings
 
-    found: dict[str, object] = {"version": str(torch.__version__), "cuda": torch.version.cuda, "error": None}
+    version, cuda = str(torch.__version__)[:LONGEST_VERSION], torch.version.cuda
+    found: dict[str, object] = {"version": version, "cuda": str(cuda) if cuda else None, "error": None}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         found["is_available"] = available = bool(torch.cuda.is_available())

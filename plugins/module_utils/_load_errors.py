@@ -18,6 +18,7 @@ from typing import Any, Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
+from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import printable, shell_word
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
 
 Problem = dict[str, Any]
@@ -52,13 +53,13 @@ def problem(kind: str, message: str, fix: str, **rest: Any) -> Problem:
     return {
         "kind": kind,
         "severity": KINDS[kind],
-        "message": message,
+        "message": printable(message),
         "object": rest.get("object"),
         "soname": rest.get("soname"),
         "distributions": list(rest.get("distributions", ())),
         "paths": list(rest.get("paths", ())),
-        "evidence": rest.get("evidence", ""),
-        "fix": fix,
+        "evidence": printable(rest.get("evidence", "")),
+        "fix": printable(fix),
     }
 
 
@@ -82,7 +83,7 @@ def access_fix(user: str, path: str, mode: str) -> str:
     """Return how a user gets access to a path; never by opening somebody's home directory."""
     if any(path == entry.pw_dir for entry in pwd.getpwall() if entry.pw_dir != "/"):
         return f"keep the venv, its interpreter and what they use outside {path}, which is a home directory"
-    return f"give user {user} access (chmod o+{mode} {path}), or change the owner or the group"
+    return f"give user {user} access (chmod o+{mode} {shell_word(path)}), or change the owner or the group"
 
 
 def _access_denied(path: str, failure: Failure, place: Place) -> Problem:
@@ -171,10 +172,11 @@ def _whereabouts(
         )
     if holders:
         path, owner = next(iter(holders.items()))
+        python = shell_word(f"{place.venv}/bin/python")
         return (
             f"{soname} is gone although {owner.pin}, which records {path}, counts as installed{needs}",
             "build the environment anew, or reinstall it by force: "
-            f"uv pip install --python {place.venv}/bin/python --reinstall --no-deps {owner.pin}",
+            f"uv pip install --python {python} --reinstall --no-deps {shell_word(owner.pin)}",
             [path],
         )
     providers = _providers(soname, place.installed)

@@ -9,7 +9,6 @@ Source of the format: PyPA specification "Recording the Direct URL Origin of ins
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
-from ansible_collections.gpufleet.dflash.plugins.module_utils._record import open_lines
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import fields_of, open_lines
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import without_credentials
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, record_digest
 
@@ -107,7 +106,7 @@ def _recorded(distribution: Distribution) -> Iterator[tuple[str, str | None]]:
     try:
         with open_lines(os.path.join(distribution.path, "RECORD")) as lines:
             for line in lines:
-                fields = next(csv.reader([line]), []) if '"' in line else line.rstrip("\r\n").split(",")
+                fields = fields_of(line.rstrip("\r\n"))
                 if len(fields) != 3:
                     continue
                 path, digest, _size = fields

@@ -78,6 +78,8 @@ def death(outcome: ProbeOutcome, place: Place, suspect: tuple[str, str] | None, 
     if suspect is None:
         started = any(event["event"] == "interpreter" for event in outcome.events)
         when = "ends before it loads anything" if started else "does not start"
+        if any(event["event"] == "done" for event in outcome.events):
+            when = "ends after it has loaded what was asked for"
         return problem(
             "interpreter-died",
             f"Python {when} in {place.venv}: {_how(outcome)}",

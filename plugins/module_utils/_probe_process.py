@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
@@ -34,12 +34,14 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_request imp
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_streams import Streams
 from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_unit import TransientUnit
+from ansible_collections.gpufleet.dflash.plugins.module_utils._process_maps import descendants
 from ansible_collections.gpufleet.dflash.plugins.module_utils._sandbox import SandboxError
 
 __all__ = ["Identity", "ProbeOutcome", "ProbeRequest", "run_probe"]
 
 # How long a hanging interpreter gets to print where it hangs.
 _LAST_WORDS_SECONDS = 1.0
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def run_probe(request: ProbeRequest, meanwhile: Callable[[], None] = lambda: None) -> ProbeOutcome:
@@ -72,6 +74,8 @@ class _Direct:
     def __init__(self, request: ProbeRequest, channel: socket.socket, secret: str) -> None:
         self._request = request
         environment = {**request.environment, "INVOCATION_ID": request.invocation, "PYTHONDONTWRITEBYTECODE": "1"}
+        _adopt_orphans()
+        self._before = frozenset(descendants(os.getpid()))
         self._process = subprocess.Popen(
             [*request.command, "-c", BOOTSTRAP],
             env=environment,
@@ -112,7 +116,7 @@ class _Direct:
             self._process.wait(seconds)
 
     def end_everything(self) -> list[str]:
-        return list(_end_everything(self._process, self._request.invocation))
+        return list(_end_everything(self._process, self._request.invocation, self._before))
 
     def ending(self, stderr: str) -> tuple[str, int, str]:
         """Return how it ended (exited or killed), the number, and what it printed."""
@@ -253,11 +257,20 @@ def _probe_source() -> str:
     return str(loader.get_source(_library_probe.__name__))
 
 
-def _end_everything(process: subprocess.Popen[bytes], invocation: str) -> Iterator[str]:
-    """Kill the probe and all that it started; yield the command lines of the others."""
+def _adopt_orphans() -> None:
+    """Become the parent of what the probe leaves behind, in place of process 1: prctl(2), PR_SET_CHILD_SUBREAPER."""
+    # A Python without ctypes finds all but those that leave their session and drop their environment.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_everything(process: subprocess.Popen[bytes], invocation: str, before: Container[int]) -> Iterator[str]:
+    """Kill the probe and all that it started; yield the command lines of the others. ``before`` are not its own."""
     seen: set[int] = {process.pid}
     for _round in range(20):
-        others = [pid for pid in _members(process.pid, invocation) if pid != process.pid]
+        others = [pid for pid in _members(process.pid, invocation, before) if pid != process.pid]
         for pid in others:
             if pid not in seen:
                 seen.add(pid)
@@ -275,15 +288,19 @@ def _end_everything(process: subprocess.Popen[bytes], invocation: str) -> Iterat
             time.sleep(0.02)
 
 
-def _members(session: int, invocation: str) -> list[int]:
-    """Return the live processes of a session, and those that carry its INVOCATION_ID wherever they fled."""
+def _members(session: int, invocation: str, before: Container[int]) -> list[int]:
+    """Return the live processes of a session, and those that carry its INVOCATION_ID or descend from us wherever
+    they fled.
+    """
     marker = f"INVOCATION_ID={invocation}".encode()
+    ours = {pid for pid in descendants(os.getpid()) if pid not in before}
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
             with contextlib.suppress(OSError):
                 state, session_of = _state(entry)
-                if state != "Z" and (session_of == session or marker in Path(f"/proc/{entry}/environ").read_bytes()):
+                mine = int(entry) in ours or session_of == session
+                if state != "Z" and (mine or marker in Path(f"/proc/{entry}/environ").read_bytes()):
                     found.append(int(entry))
     return found
 

@@ -14,11 +14,13 @@ import time
 from typing import IO, Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._load_trace import Trace
+from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_report import is_report
 
 # What is kept of standard output and of standard error, from the end.
 OUTPUT_BYTES = 16384
 # Longest single report; the list of mapped files of a large engine is a tenth of this.
 _REPORT_BYTES = 4 << 20
+_MOST_REPORTS = 10_000
 
 
 class Streams:
@@ -109,6 +111,6 @@ class Streams:
                 continue
             with contextlib.suppress(ValueError):
                 event = json.loads(line[len(self._secret) :])
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                if is_report(event) and len(self.events) < _MOST_REPORTS:
                     self.events.append(event)
                     self.finished = self.finished or event["event"] == "end"

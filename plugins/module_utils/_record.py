@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import itertools
 import os
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical, open_regular
 
 # Larger than the largest honest one, of a hundred thousand rows, by far.
 _LIMIT = 256 * 1024 * 1024
+_LONGEST_LINE = 64 * 1024
+_MOST_ROWS = 1_000_000
 _DIGEST = re.compile(r"sha256=[\w-]{43}$", re.ASCII)
 _NO_SIZE = -1
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -75,17 +78,20 @@ class Record:
         for directory, name, size in zip(self._row_directories(), self._names, self._sizes):
             yield directory, name, None if size == _NO_SIZE else size
 
+    @property
+    def total_size(self) -> int:
+        """Bytes of all rows that tell their size."""
+        return sum(size for size in self._sizes if size != _NO_SIZE)
+
     def _row_directories(self) -> Iterator[str]:
         return itertools.chain.from_iterable(map(itertools.repeat, self._directories, self._lengths))
 
-    def rows_of(self, path: str) -> list[Row]:
-        """The rows of one path: one, in an honest file."""
-        directory, _slash, name = path.rpartition("/")
-        places = enumerate(zip(self._row_directories(), self._names))
-        found = [index for index, place in places if place == (directory, name)]
-        digests = self._read_digests() if found else []
-        sizes = [self._sizes[index] for index in found]
-        return [Row(path, digests[index], None if size == _NO_SIZE else size) for index, size in zip(found, sizes)]
+    def rows_of(self, paths: Container[str]) -> Iterator[Row]:
+        """The rows of some paths, in one pass: two distributions may share ten thousands of them."""
+        for index, (directory, name, size) in enumerate(self.sized()):
+            path = f"{directory}/{name}"
+            if path in paths:
+                yield Row(path, self._read_digests()[index], size)
 
     def _read_digests(self) -> list[str | None]:
         if self._digests is None:
@@ -135,23 +141,37 @@ def open_lines(file: str) -> Iterator[Iterator[str]]:
     with open_regular(file) as stream:
         if os.fstat(stream.fileno()).st_size > _LIMIT:
             raise ValueError(f"is larger than {_LIMIT} bytes")
-        yield io.TextIOWrapper(stream, encoding="utf-8", errors="strict")
+        text = io.TextIOWrapper(stream, encoding="utf-8", errors="strict")
+        yield _bounded(iter(functools.partial(text.readline, _LONGEST_LINE), ""))
+
+
+def _bounded(lines: Iterable[str]) -> Iterator[str]:
+    """The lines as they are: the size of what a link in /proc leads to says nothing about how many there are."""
+    for number, line in enumerate(lines):
+        if "\0" in line or len(line) == _LONGEST_LINE:
+            raise ValueError("is not text")
+        if number == _MOST_ROWS:
+            raise ValueError(f"has more than {_MOST_ROWS} lines")
+        yield line
 
 
 def _rows(lines: Iterable[str], bad: list[int]) -> Iterator[tuple[str, str, int]]:
     """Path, digest (empty for none) and size of each row; the numbers of lines that are none go to ``bad``."""
     for number, line in enumerate(lines, 1):
-        if "\0" in line:
-            raise ValueError("is not text")
         line = line.rstrip("\r\n")
         if not line or line.isspace():
             continue
-        fields = line.split(",") if '"' not in line else next(csv.reader([line]), [])
+        fields = fields_of(line)
         content = _content(fields)
         if content is None:
             bad.append(number)
         else:
             yield (fields[0], *content)
+
+
+def fields_of(line: str) -> list[str]:
+    """The fields of one line without its end; they are quoted where a comma or a quote is in them."""
+    return line.split(",") if '"' not in line else next(csv.reader([line]), [])
 
 
 def _content(fields: list[str]) -> tuple[str, int] | None:

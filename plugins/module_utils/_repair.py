@@ -11,11 +11,11 @@ first, and forces the rest.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
+from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import shell_word
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed, is_code
@@ -29,7 +29,7 @@ class Repair:
 
     def __init__(self, venv: Venv, installed: Installed) -> None:
         self._installed = installed
-        self._python = shlex.quote(f"{venv.path}/bin/python")
+        self._python = shell_word(f"{venv.path}/bin/python")
         self._has_pip = "pip" in installed.versions
         self._venv = venv.path
         self._immutable = is_generation(venv.path)
@@ -44,7 +44,7 @@ class Repair:
             return self.keep_one([*distributions, *contestants], None)
         if self._immutable:
             return self._rebuild(distributions)
-        names = " ".join(shlex.quote(distribution.name) for distribution in distributions)
+        names = " ".join(shell_word(distribution.name) for distribution in distributions)
         clean = f"uv cache clean {names} && " if altered and not self._has_pip else ""
         return self._offer("from the same lock", f"repair this venv: {clean}{self._force(distributions)}")
 
@@ -52,7 +52,7 @@ class Repair:
         """Bring back a distribution whose book-keeping is damaged: no installer can uninstall it."""
         if self._immutable:
             return self._rebuild([distribution])
-        command = f"rm -r {shlex.quote(distribution.path)} && {self._force([distribution])}"
+        command = f"rm -r {shell_word(distribution.path)} && {self._force([distribution])}"
         return self._offer("from the same lock", f"repair this venv: {command}")
 
     def add(self, requirements: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ class Repair:
 
     def install_pins(self, pins: Sequence[str], instead_of: Sequence[Distribution]) -> str:
         """Install exactly these, after taking away other versions of them, and bring back what that takes."""
-        wanted = " ".join(shlex.quote(pin) for pin in pins)
+        wanted = " ".join(shell_word(pin) for pin in pins)
         install = (
             f"{self._python} -m pip install --no-deps {wanted}"
             if self._has_pip
@@ -147,11 +147,11 @@ class Repair:
     def _rebuild(self, distributions: Sequence[Distribution]) -> str:
         """Make a generation anew that was damaged after it was complete: its name says that it is still whole."""
         root = os.path.dirname(os.path.dirname(self._venv))
-        names = " ".join(shlex.quote(distribution.name) for distribution in distributions)
-        clean = f"uv cache clean --cache-dir {shlex.quote(os.path.join(root, 'cache', 'uv'))} {names}"
+        names = " ".join(shell_word(distribution.name) for distribution in distributions)
+        clean = f"uv cache clean --cache-dir {shell_word(os.path.join(root, 'cache', 'uv'))} {names}"
         return (
             "somebody has changed a complete generation: when nothing runs from it any more, "
-            f"rm -r {shlex.quote(self._venv)} && {clean}, and deploy again (uv is in {root}/tools)"
+            f"rm -r {shell_word(self._venv)} && {clean}, and deploy again (uv is in {root}/tools)"
         )
 
     def _offer(self, generation: str, here: str) -> str:
@@ -191,13 +191,13 @@ class Repair:
         return [found[name] for name in sorted(found)]
 
     def _force(self, distributions: Sequence[Distribution]) -> str:
-        wanted = " ".join(shlex.quote(distribution.pin) for distribution in distributions)
+        wanted = " ".join(shell_word(distribution.pin) for distribution in distributions)
         if self._has_pip:
             return f"{self._python} -m pip install --force-reinstall --no-deps {wanted}"
         return f"uv pip install --python {self._python} --reinstall --no-deps {wanted}"
 
     def _install(self, requirements: Sequence[str]) -> str:
-        wanted = " ".join(shlex.quote(requirement) for requirement in requirements)
+        wanted = " ".join(shell_word(requirement) for requirement in requirements)
         return (
             f"{self._python} -m pip install {wanted}"
             if self._has_pip
@@ -205,7 +205,7 @@ class Repair:
         )
 
     def _uninstall(self, names: Sequence[str]) -> str:
-        wanted = " ".join(shlex.quote(name) for name in names)
+        wanted = " ".join(shell_word(name) for name in names)
         if self._has_pip:
             return f"{self._python} -m pip uninstall --yes {wanted}"
         return f"uv pip uninstall --python {self._python} {wanted}"

@@ -61,7 +61,8 @@ def unmet_requirements(
 
     def requirements(name: str, extra: str) -> list[_Requirement]:
         if (name, extra) not in parsed:
-            found = (parse(text, environment) for text in texts[name].get(extra, ()))
+            honest = (text for text in texts[name].get(extra, ()) if len(text) <= _LONGEST)
+            found = (parse(text, environment) for text in honest)
             parsed[name, extra] = [requirement for requirement in found if requirement is not None]
         return parsed[name, extra]
 
@@ -72,7 +73,7 @@ def unmet_requirements(
         name, extra = todo.pop()
         for wanted in (*requirements(name, ""), *(requirements(name, extra) if extra else ())):
             # What applies without the extra was judged when the distribution itself was.
-            if not wanted.applies(extra) or (extra and wanted.applies("")):
+            if not _applies(wanted, extra) or (extra and _applies(wanted, "")):
                 continue
             provider = installed.get(wanted.name)
             if provider is None or not wanted.allows(provider.version):
@@ -90,6 +91,15 @@ def unmet_requirements(
     ]
 
 
+def _applies(requirement: _Requirement, extra: str) -> bool:
+    try:
+        return requirement.applies(extra)
+    except (ValueError, RecursionError):  # packaging's UndefinedComparison: nobody can say whether it applies
+        return False
+
+
+# Markers of many alternatives have some hundred characters.
+_LONGEST = 10_000
 _ONE_EXTRA = re.compile(r"\bextra\s*==\s*['\"]([^'\"]+)['\"]")
 _ALTERNATIVE = re.compile(r"\bor\b")
 

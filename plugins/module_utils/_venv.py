@@ -61,7 +61,7 @@ def open_venv(path: str) -> Venv:
     site_packages = _site_packages(path)
     if not site_packages:
         raise VenvError(f"the venv has no lib/pythonX.Y/site-packages: {path}: build it anew")
-    feature = re.search(r"/python(\d+\.\d+)/", site_packages[0])
+    feature = re.match(r"python(\d+\.\d+)", os.path.basename(os.path.dirname(site_packages[0])))
     version = _version(configuration) or (feature.group(1) if feature else "")
     if feature and ".".join(version.split(".")[:2]) != feature.group(1):
         raise VenvError(

@@ -9,6 +9,7 @@ Source of the formats: PyPA specifications "Recording installed projects" and "C
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import re
@@ -19,11 +20,19 @@ from typing import NamedTuple
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical, open_regular
-from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Record, read_record
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Record, Row, read_record
 
 # Larger than the largest honest METADATA (a long README) by far.
 _METADATA_LIMIT = 16 * 1024 * 1024
+# RECORD may name any file of the host, also /proc/kcore with its 128 terabytes.
+_HASH_LIMIT = 16 * 1024**3
 _CODE = (".py", ".pyi", ".cubin", ".fatbin", ".ptx", ".bc", ".a", ".pth")
+# PyPA's "Names and normalization"; of versions, also what is none for PEP 440.
+_SYNTAX = {
+    "Name": re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"),
+    "Version": re.compile(r"[A-Za-z0-9][ -~]*"),
+}
+_UNUSABLE = re.compile(r"[^A-Za-z0-9._+!-]+")
 _END_OF_HEADERS = re.compile(r"\n\r?\n")
 _LIBRARY = re.compile(r"lib[^/]*\.so(\.[\w.]+)?$")
 
@@ -66,7 +75,14 @@ class Distribution:
     @property
     def size(self) -> int:
         """Bytes of its files, as its RECORD says."""
-        return sum(row.size or 0 for row in self.files)
+        return self.files.total_size
+
+
+class Claim(NamedTuple):
+    """What one distribution recorded of a path."""
+
+    owner: Distribution
+    row: Row
 
 
 @dataclass
@@ -95,6 +111,8 @@ class Installed:
                     self._libraries[f"{directory}/{name}"] = list(owned[name])
         claims = {path: self.owners(path) for path in several}
         self._shared = {path: owners for path, owners in claims.items() if len({owner.name for owner in owners}) > 1}
+        self._several = several
+        self._claims: dict[str, list[Claim]] | None = None
 
     @property
     def versions(self) -> dict[str, str]:
@@ -120,9 +138,21 @@ class Installed:
         """Paths that distributions of different names claim."""
         return self._shared
 
+    def claims(self, path: str) -> list[Claim]:
+        """What each owner recorded of a path that several distributions own, or several copies of one."""
+        if self._claims is None:
+            found: dict[str, dict[Claim, None]] = {path: {} for path in self._several}
+            for distribution in self.distributions if found else ():
+                for row in distribution.files.rows_of(found):
+                    found[row.path][Claim(distribution, row)] = None
+            self._claims = {path: list(claims) for path, claims in found.items()}
+        return self._claims.get(path, [])
+
     def digests(self, path: str) -> set[str | None]:
         """The digests that the owners of a path recorded: more than one when they differ."""
-        return {row.digest for owner in self._owned(path) for row in owner.files.rows_of(path)}
+        if path in self._several:
+            return {claim.row.digest for claim in self.claims(path)}
+        return {row.digest for owner in self._owned(path) for row in owner.files.rows_of((path,))}
 
     def libraries(self) -> dict[str, list[Distribution]]:
         """Owned paths named like shared objects (``*.so``, ``*.so.N``) and their owners."""
@@ -207,7 +237,8 @@ def _read_metadata(file: str, path: str, site_packages: str, damages: list[Damag
     # name-version of the directory stands in where the file is damaged: the operator must still see which one
     # it is.
     stem = os.path.basename(path).rpartition(".")[0]
-    name, _dash, version = stem.partition("-")
+    name, version = (_UNUSABLE.sub("-", part).strip("-._") for part in (*stem.split("-", 1), "")[:2])
+    name = name or "unnamed"
     requires: list[str] = []
     try:
         headers = _headers(_read_text(file, _METADATA_LIMIT))
@@ -218,7 +249,12 @@ def _read_metadata(file: str, path: str, site_packages: str, damages: list[Damag
         missing = [key for key, value in found.items() if not value]
         if missing:
             damages.append(Damage(file, f"has no {' and no '.join(missing)}"))
-        name, version = found["Name"] or name, found["Version"] or version
+        # What stands in commands and messages must be a name and a version, and no option and no control character.
+        odd = [key for key, value in found.items() if value and not _SYNTAX[key].fullmatch(value)]
+        if odd:
+            damages.append(Damage(file, f"has no usable {' and no usable '.join(odd)}"))
+        usable = {key: value for key, value in found.items() if key not in odd}
+        name, version = usable.get("Name") or name, usable.get("Version") or version
         requires = [" ".join(value.split()) for value in headers.get("requires-dist", [])]
     return Distribution(normalise(name), version, path, site_packages, requires)
 
@@ -238,25 +274,27 @@ def _read_text(path: str, limit: int) -> str:
 
 def _headers(text: str) -> dict[str, list[str]]:
     """Core metadata's headers by lower-case name. What follows them is a README, a hundred times as long."""
-    found: dict[str, list[str]] = {}
-    values: list[str] = []
+    found: dict[str, list[list[str]]] = {}
+    parts: list[str] = []
     for line in _END_OF_HEADERS.split(text, maxsplit=1)[0].splitlines():
         if line.startswith((" ", "\t")):
-            values[-1:] = [" ".join((*values[-1:], line.strip()))]
+            parts.append(line.strip())
         else:
             name, colon, value = line.partition(":")
             if not colon:
                 break
-            values = found.setdefault(name.lower(), [])
-            values.append(value.strip())
-    return found
+            parts = [value.strip()]
+            found.setdefault(name.lower(), []).append(parts)
+    return {name: [" ".join(parts) for parts in values] for name, values in found.items()}
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8 text"
     if isinstance(error, OSError):
-        return "is missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        if error.errno == errno.EINVAL:  # open_regular's own words
+            return error.strerror or str(error)
+        return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
     return str(error)
 
 
@@ -266,11 +304,20 @@ def record_digest(sha256: str) -> str:
 
 
 def sha256_of(path: str) -> str:
-    """SHA-256 of a file's content, in lower-case hexadecimal. Raises OSError, also for what is no regular file."""
+    """SHA-256 of a file's content, in lower-case hexadecimal. Raises OSError, also for what is no regular file and
+    for what is larger than any file of a wheel.
+    """
     digest = hashlib.sha256()
     with open_regular(path) as stream:
+        left = os.fstat(stream.fileno()).st_size
+        if left > _HASH_LIMIT:
+            raise OSError(errno.EFBIG, f"is larger than {_HASH_LIMIT} bytes", path)
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
+            left -= len(chunk)
+            # Of those in /proc, which have no size, some never end.
+            if left < 0:
+                raise OSError(errno.EFBIG, "is longer than its size says", path)
     return digest.hexdigest()
 
 

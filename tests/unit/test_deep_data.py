@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,6 +157,37 @@ def test_the_hosts_libraries_have_the_names_and_sections_that_pyelftools_sees() 
 
 
 # --- damaged files -------------------------------------------------------------------------------------
+
+
+def test_sections_that_lie_over_each_other_are_read_once(tmp_path: Path) -> None:
+    path = compile_library(tmp_path / "lib.so", strings=["libfirst.so"])
+    data = bytearray(path.read_bytes()) + bytes(16 << 20)
+    names = len(data)
+    data += b"\0.rodata\0"
+    table = len(data)
+    rodata = struct.pack("<IIQQQQIIQQ", 1, 1, 2, 0, 0, 16 << 20, 0, 0, 1, 0)
+    data += bytes(64) + struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, names, 9, 0, 0, 1, 0) + 60_000 * rodata
+    struct.pack_into("<Q", data, 40, table)
+    struct.pack_into("<HHH", data, 58, 64, 60_002, 1)
+    path.write_bytes(data)
+    start = time.process_time()
+
+    assert read(path) == (None, ["libfirst.so"])
+
+    assert time.process_time() - start < 5
+
+
+def test_holes_of_a_terabyte_are_not_read(tmp_path: Path) -> None:
+    path = without_section_headers(compile_library(tmp_path / "lib.so", strings=["libfirst.so"]))
+    data = bytearray(path.read_bytes())
+    (headers,) = struct.unpack_from("<Q", data, 32)
+    for offset in range(headers, headers + 56 * data[56], 56):
+        if data[offset] == 1:
+            struct.pack_into("<Q", data, offset + 32, 1 << 40)
+    path.write_bytes(data)
+    os.truncate(path, 1 << 40)
+
+    assert read(path) == (None, [])
 
 
 def test_damaged_files_are_read_or_refused_in_bounded_time(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from support.probe_venv import AS_ROOT, NOBODY, ProbeVenv, check, kept_out, kind
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _check_request, _library_check, _probe_process
 from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check import CheckError, CheckRequest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._process_maps import descendants
 
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root can become another user")
 
@@ -107,6 +108,7 @@ def test_a_dead_interpreter_is_a_result(venv: ProbeVenv, source: str, kind: str,
         pytest.param("def f(): f()\nf()", "RecursionError", id="recursion"),
         pytest.param("syntax error here", "SyntaxError", id="syntax"),
         pytest.param("raise ValueError('\\udcff \\x00')", "ValueError", id="text that is not Unicode"),
+        pytest.param("raise ValueError('/no\\x00path')", "ValueError", id="a path that is none"),
     ],
 )
 def test_an_exception_of_any_kind_does_not_stop_the_rest(venv: ProbeVenv, source: str, type_name: str) -> None:
@@ -163,7 +165,71 @@ def test_what_looks_like_a_report_forges_no_result(venv: ProbeVenv, descriptor: 
     assert kinds(result) == ["import-failed"]
 
 
+# What the code under test can do to its own process: find the secret of the reports, and send some.
+STEAL = (
+    "import sys\nframe = sys._getframe()\n"
+    "while 'reporter' not in frame.f_locals:\n    frame = frame.f_back\n"
+    "send = frame.f_locals['reporter'].send\n"
+)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "'done'",
+        "'done', kind=5, name=[1], ok='x'",
+        "'done', kind='import', name='thief', ok=False",
+        "'done', kind='import', name='thief', ok=False, seconds=0, blocked=[], noexec=[], error={'chain': 5}",
+        "'done', kind='import', name='thief', ok=True, seconds='x', path=7, version={}",
+        "'done', kind='torch', name='torch', ok=True, seconds=0, version='1'",
+        "'maps', paths=5",
+        "'maps', paths=['/libcudart.so.1\\0']",
+        "'maps', paths=[None]",
+        "'begin'",
+        "'setup'",
+        "'interpreter', marked=3",
+        "'unheard of'",
+    ],
+)
+def test_reports_of_another_form_are_none(venv: ProbeVenv, forged: str) -> None:
+    venv.module("thief", f"{STEAL}send({forged})\n")
+
+    result = check(venv, "thief", "json")
+
+    assert result["ok"], result["problems"]
+    assert [entry["path"] is not None for entry in result["imports"]] == [True, True]
+
+
+def test_reports_without_end_take_no_memory(venv: ProbeVenv) -> None:
+    venv.module("thief", f"{STEAL}for _number in range(30_000):\n    send('begin', kind='import', name='other')\n")
+
+    assert not check(venv, "thief")["ok"]
+
+
+def test_a_version_is_short(venv: ProbeVenv) -> None:
+    venv.module("long", "__version__ = '9' * 1_000_000")
+
+    assert check(venv, "long")["imports"][0]["version"] == "9" * 200
+
+
+def test_words_of_an_error_do_not_rule_the_terminal(venv: ProbeVenv) -> None:
+    venv.module(
+        "broken", "raise ImportError('lib\\x1b[31m.so: cannot open shared object file: No such file or directory')"
+    )
+
+    (problem,) = check(venv, "broken")["problems"]
+
+    assert "lib\\x1b[31m.so is nowhere" in problem["message"]
+    assert "\x1b" not in problem["message"] + problem["evidence"] + problem["fix"]
+
+
 FORKS = {
+    "a daemon without a session and an environment": (
+        "import os, time\nready, told = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        os.write(told, b'.')\n        os.execve('/bin/sleep', ['sleep', '600'], {})\n"
+        "    os._exit(0)\nos.read(ready, 1)\ntime.sleep(0.2)"
+    ),
     "a daemon that holds the pipes": ("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)"),
     "a daemon twice removed": (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
@@ -183,6 +249,14 @@ def test_what_forks_holds_nobody_up_and_does_not_stay(venv: ProbeVenv, source: s
     assert result["ok"]
     assert len(result["processes_left"]) == 1
     assert living(marker) == []
+    assert all(_is_dead(pid) for pid in descendants(os.getpid())[1:])
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def test_a_child_that_returns_from_the_import_has_no_say(venv: ProbeVenv) -> None:
