@@ -319,7 +319,7 @@ torch:
       description: The CUDA version that it is built for, V(null) for a build without CUDA.
       type: str
     is_available:
-      description: What C(torch.cuda.is_available()) says.
+      description: What C(torch.cuda.is_available) returns.
       type: bool
     device_count:
       description: The number of GPUs that it sees.

@@ -347,6 +347,8 @@ def main() -> None:
             f"{error.strerror}: {error.filename}: see the host's disk and permissions" if error.strerror else str(error)
         )
         module.fail_json(msg=msg)
+    for warning in result.pop("warnings", []):
+        module.warn(warning)
     if result.get("failed"):
         module.fail_json(**result)
     module.exit_json(**result)
