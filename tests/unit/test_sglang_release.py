@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _release_states
 from ansible_collections.gpufleet.dflash.plugins.modules import sglang_release
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], result: dict[str, Any]) -> Any:
-    monkeypatch.setitem(sglang_release.STATES, "previous", lambda options, check_mode: result)
+    monkeypatch.setitem(_release_states.STATES, "previous", lambda options, check_mode: result)
     with patch_module_args({"name": "tiny", "state": "previous"}), pytest.raises(SystemExit):
         sglang_release.main()
     return json.loads(capsys.readouterr().out)
