@@ -210,7 +210,7 @@ def _sizes_on_host(
             )
     files = contents(found)
     if options.get("check_lock", True):
-        wrong = clash_messages(files)
+        wrong = clash_messages(files, [overlay.path for overlay in recipe.overlays])
         if wrong:
             raise GenerationError("the lock cannot work: " + "; ".join(wrong))
     return {pin: wheel.size for pin, wheel in files.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
@@ -47,14 +47,17 @@ def is_contested(path: str) -> bool:
     return is_code(path) and not is_incidental(path)
 
 
-def clashes(wheels: Mapping[str, WheelFiles]) -> dict[tuple[str, str], list[str]]:
-    """Return {two pins: paths} of the code that both bring with different content."""
+def clashes(wheels: Mapping[str, WheelFiles], settled: Collection[str] = ()) -> dict[tuple[str, str], list[str]]:
+    """Return {two pins: paths} of the code that both bring with different content.
+
+    ``settled`` are paths at which it does not matter, because something is laid over them.
+    """
     owners: dict[str, tuple[str, tuple[int, int]]] = {}
     found: dict[tuple[str, str], list[str]] = {}
     for pin in sorted(wheels):
         for path, content in wheels[pin].files.items():
             first, same = owners.setdefault(path, (pin, content))
-            if same != content and is_contested(path):
+            if same != content and path not in settled and is_contested(path):
                 found.setdefault((first, pin), []).append(path)
     return found
 

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry
@@ -118,11 +118,11 @@ def contents(wheels: dict[str, list[str]]) -> dict[str, WheelFiles]:
     return found
 
 
-def clash_messages(wheels: dict[str, WheelFiles]) -> list[str]:
-    """One line for each two pins that bring code to one path with different content."""
+def clash_messages(wheels: dict[str, WheelFiles], overlays: Collection[str] = ()) -> list[str]:
+    """One line for each two pins that bring code to one path with different content, unless an overlay settles it."""
     return [
         f"{one} and {other} both bring {paths[0]}"
         + (f" and {len(paths) - 1} more files" if len(paths) > 1 else "")
         + ", with different content: whichever is installed last wins: keep one of the two in the lock"
-        for (one, other), paths in clashes(wheels).items()
+        for (one, other), paths in clashes(wheels, overlays).items()
     ]

@@ -12,7 +12,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -110,7 +110,14 @@ class Target:
             return True
 
 
-def check(pins: Sequence[Pin], target: Target, indexes: Indexes, cache: str, driver: str | None) -> Checked:
+def check(
+    pins: Sequence[Pin],
+    target: Target,
+    indexes: Indexes,
+    cache: str,
+    driver: str | None,
+    overlays: Collection[str] = (),
+) -> Checked:
     """Judge the pins of a lock. What an index does not tell is skipped, never guessed."""
     result = Checked([], [], {}, {}, "")
     skipped: list[str] = []
@@ -128,7 +135,7 @@ def check(pins: Sequence[Pin], target: Target, indexes: Indexes, cache: str, dri
                     result.wheels[pin_text] = known
     except PackageIndexError as error:
         return result._replace(errors=[], warnings=[], skipped=str(error))
-    result.errors.extend(clash_messages({text: known.contents for text, known in result.wheels.items()}))
+    result.errors.extend(clash_messages({text: known.contents for text, known in result.wheels.items()}, overlays))
     _judge_cuda(pins, result, driver)
     words = f"{len(skipped)} wheels: {skipped[0]}" if skipped else ""
     return result._replace(skipped=words)

@@ -190,6 +190,15 @@ def test_two_wheels_with_different_code_at_one_path_are_refused(setting: Setting
     assert done["failed"]
     assert "pair-cu12==1.0 and pair-cu13==1.0 both bring pair/lib.so, with different content" in done["msg"]
     assert not setting.site.root.exists()
+    house = setting.site.root.parent / "house"
+    house.mkdir()
+    for wheel in setting.index.folder.glob("pair*/*.whl"):
+        (house / wheel.name).write_bytes(wheel.read_bytes())
+    overlays = [{"dest": "pair/lib.so", "content": "mine"}]
+    local: dict[str, Any] = {"wheelhouse": str(house), "no_index": True}
+    for where in ({}, local):
+        settled = setting.run(check=True, lock_content=lock, overlays=overlays, **where)
+        assert not settled["failed"], settled["msg"]
 
 
 TORCH = "Requires-Dist: nvidia-cublas==13.1.0.3 ; platform_system == 'Linux'\nRequires-Dist: nvidia-nccl-cu13==2.28.9\n"
