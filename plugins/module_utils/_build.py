@@ -101,7 +101,10 @@ def plan(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
         "manifest": manifest,
         "before": newest and _content(newest),
         "requirements": [[entry.name, entry.version, entry.marker] for entry in recipe.lock],
-        "overlays": {overlay.path: overlay.digest for overlay in recipe.overlays},
+        "overlays": {
+            **(recipe.base.overlays if recipe.base and not recipe.lock else {}),
+            **{overlay.path: overlay.digest for overlay in recipe.overlays},
+        },
         "progress_file": progress_file(recipe),
         "advice": [],
         **_identity(recipe),

@@ -82,9 +82,10 @@ class _Copy:
                     piece.write(data)
                     piece.flush()
                     self._action._transfer_file(piece.name, self._piece)
-                # The size is checked with the same command: a piece that is there in part would shift all that follows.
+                # The size is checked by the same command: a piece that is there in part would shift all that follows.
                 self._run(
-                    f'cat {shlex.quote(self._piece)} >> {part} && [ "$(wc -c < {part})" -eq {there + len(data)} ]',
+                    f'cat {shlex.quote(self._piece)} >> {part} && {{ [ "$(wc -c < {part})" -eq {there + len(data)} ] || '
+                    "{ echo another run copies it as well, run again >&2; exit 1; }; }",
                     "cannot be written",
                 )
                 there += len(data)
@@ -94,12 +95,17 @@ class _Copy:
         return there - begun
 
     def _settle(self) -> bool:
-        """Verify what arrived; a wrong file is emptied, so that the next attempt begins anew."""
+        """Verify what arrived; a wrong file is removed, so that the next attempt begins anew.
+
+        What is verified has a name that no other run appends to.
+        """
         part = shlex.quote(os.path.join(self._place, "part"))
         named = shlex.quote(os.path.join(self._place, self._wheel.name))
         answer = self._run(
-            f'if [ "$(sha256sum < {part} | cut -d" " -f1)" = {self._wheel.sha256} ]; '
-            f"then sync {part} 2>/dev/null; mv {part} {named} && echo right; else : > {part}; fi",
+            f'right() {{ [ "$(sha256sum < "$1" | cut -d" " -f1)" = {self._wheel.sha256} ]; }}; '
+            f"if [ -f {named} ] && right {named}; then rm -f {part}; echo right; "
+            f"elif mv {part} {part}.$$ && right {part}.$$; "
+            f"then sync {part}.$$ 2>/dev/null; mv {part}.$$ {named} && echo right; else rm -f {part}.$$; fi",
             "cannot be written",
         )
         return "right" in answer

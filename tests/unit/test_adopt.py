@@ -278,6 +278,15 @@ def test_the_plan_of_an_adoption_is_what_the_build_does(site: Site, base: Path) 
     assert not site.build(**options)["changed"]
 
 
+def test_the_plan_tells_the_overlays_that_a_generation_brings_as_a_base(site: Site, base: Path) -> None:
+    first = adopt(site, base, overlays=[{"dest": "patched.py", "content": "X = 1\n"}])
+    options = {"base": first["path"], "lock_content": None, "python": None}
+    plan = site.plan(**options, overlays=[{"dest": "other.py", "content": "Y = 1\n"}])
+    built = site.build(**options, overlays=[{"dest": "other.py", "content": "Y = 1\n"}])
+    assert plan["overlays"] == built["manifest"]["overlays"]
+    assert sorted(plan["overlays"]) == ["other.py", "patched.py"]
+
+
 def test_a_copy_keeps_content_and_time_and_no_dangerous_mode(tmp_path: Path) -> None:
     source, place = tmp_path / "source", tmp_path / "place"
     source.write_bytes(os.urandom(300_000))

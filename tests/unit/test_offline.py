@@ -9,6 +9,7 @@ import hashlib
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleActionFail
 from support import ansible_run
 from support.generation_site import UV, Site
 from support.http_index import HttpIndex
@@ -28,7 +30,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import Gen
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UV_VERSION
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._lock_check import Checked, Pin, Target, check
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import WheelhouseError, fetch
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._transfer import copy_wheels
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import Wheel, WheelhouseError, fetch
 
 SECRETS = ("r0bot", "s3cret")
 USER_INFO = ":".join(SECRETS)
@@ -190,6 +193,15 @@ def test_two_wheels_with_different_code_at_one_path_are_refused(setting: Setting
     assert done["failed"]
     assert "pair-cu12==1.0 and pair-cu13==1.0 both bring pair/lib.so, with different content" in done["msg"]
     assert not setting.site.root.exists()
+    house = setting.site.root.parent / "house"
+    house.mkdir()
+    for wheel in setting.index.folder.glob("pair*/*.whl"):
+        (house / wheel.name).write_bytes(wheel.read_bytes())
+    overlays = [{"dest": "pair/lib.so", "content": "mine"}]
+    local: dict[str, Any] = {"wheelhouse": str(house), "no_index": True}
+    for where in ({}, local):
+        settled = setting.run(check=True, lock_content=lock, overlays=overlays, **where)
+        assert not settled["failed"], settled["msg"]
 
 
 TORCH = "Requires-Dist: nvidia-cublas==13.1.0.3 ; platform_system == 'Linux'\nRequires-Dist: nvidia-nccl-cu13==2.28.9\n"
@@ -395,3 +407,59 @@ def test_a_base_alone_gets_its_installer_from_the_controller_too(setting: Settin
     done = setting.run(check=True, uv=None, **wanted)
     assert f"no index has a wheel of uv=={UV_VERSION}" in done.get("msg", "")
     assert not setting.run(check=True, **wanted)["failed"]
+
+
+class Here:
+    """What copy_wheels needs of an action plugin, for a host that is this one; does something before each command."""
+
+    def __init__(self, folder: Path, meanwhile: Any = None) -> None:
+        self.folder, self.meanwhile = folder, meanwhile
+        self._connection = self._shell = self
+
+    def join_path(self, *parts: str) -> str:
+        return os.path.join(*parts)
+
+    def _make_tmp_path(self) -> str:
+        self.folder.mkdir()
+        return str(self.folder)
+
+    def _remove_tmp_path(self, folder: str, force: bool) -> None:
+        shutil.rmtree(folder)
+
+    def _transfer_file(self, source: str, place: str) -> None:
+        shutil.copy(source, place)
+
+    def _low_level_execute_command(self, command: str, executable: str) -> dict[str, Any]:
+        if self.meanwhile:
+            self.meanwhile(command)
+        done = subprocess.run([executable, "-c", command], capture_output=True, text=True, check=False)
+        return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+def test_two_controllers_that_copy_one_wheel_spoil_nothing(tmp_path: Path) -> None:
+    content = os.urandom(100_000)
+    digest = hashlib.sha256(content).hexdigest()
+    source = tmp_path / "thing-1.0-py3-none-any.whl"
+    source.write_bytes(content)
+    wheel = Wheel(digest, str(source))
+    place = tmp_path / "store" / digest
+
+    def other(command: str) -> None:
+        if "sha256sum" in command:  # the other one has finished, and begins with the next piece of its own
+            (place / source.name).write_bytes(content)
+            with open(place / "part", "ab") as stream:
+                stream.write(b"more")
+
+    action: Any = Here(tmp_path / "tmp", other)
+    copy_wheels(action, [wheel], str(tmp_path / "store"), lambda line: None)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == {source.name: content}
+    (place / source.name).unlink()
+
+    def appends(command: str) -> None:
+        if "cat " in command:
+            with open(place / "part", "ab") as stream:
+                stream.write(b"more")
+
+    action = Here(tmp_path / "tmp", appends)
+    with pytest.raises(AnsibleActionFail, match="another run copies it as well, run again"):
+        copy_wheels(action, [wheel], str(tmp_path / "store"), lambda line: None)
