@@ -56,7 +56,7 @@ def test_a_deploy_serves_and_a_second_one_changes_nothing(deployed: SglangHost) 
     assert again.changes == []
     calls = [step for step in again.steps if step.action not in playbook.CONTROLLER_ONLY]
     assert 5 <= len(calls) <= 12, [step.task for step in calls]
-    assert deployed.pid == pid and deployed.unit_property("NRestarts") == "0"
+    assert deployed.pid == pid
 
 
 def test_the_keys_are_asked_for_and_stand_in_one_file_alone(deployed: SglangHost) -> None:
@@ -103,7 +103,7 @@ def test_what_is_loaded_under_the_unit_is_what_was_predicted(deployed: SglangHos
 def test_a_scheduler_that_is_killed_ends_the_unit_which_comes_back(
     deployed: SglangHost, in_background: ThreadPoolExecutor
 ) -> None:
-    pid = deployed.pid
+    pid, restarts = deployed.pid, int(deployed.unit_property("NRestarts"))
     since = deployed.run("date +%s")
     # It has to stay up for minutes, so it is watched when the scheduler dies.
     watching = in_background.submit(deployed.health, stable=180, timeout=LIMIT)
@@ -114,9 +114,9 @@ def test_a_scheduler_that_is_killed_ends_the_unit_which_comes_back(
     report = watching.result()
     assert report["healthy"] is False and report["cause"] != "timeout", report
     assert report["signal"] == "SIGKILL" and report["seconds"] < 60, report
-    assert report["journal"] and report["fix"], report
+    assert "SIGKILL" in report["msg"] and report["journal"] and report["fix"], report
     deployed.wait_until_serving()
-    assert deployed.unit_property("NRestarts") == "1"
+    assert int(deployed.unit_property("NRestarts")) == restarts + 1
     assert deployed.unit_property("ActiveState") == "active"
 
 
