@@ -48,9 +48,12 @@ options:
       - Libraries to open after the imports, in this order.
       - A soname such as V(libcudart.so.13) is searched as the loader does. An absolute path is opened as
         it is.
+      - M(gpufleet.dflash.cuda_wheel_facts) calls it O(gpufleet.dflash.cuda_wheel_facts#module:load), and the
+        roles call it libraries; each name works in both modules.
     type: list
     elements: str
     default: []
+    aliases: [load, libraries]
   unit:
     description:
       - The systemd service unit whose process is imitated, by name, or by the absolute path of a unit
@@ -520,7 +523,7 @@ def main() -> None:
         argument_spec={
             "venv": {"type": "path"},
             "imports": {"type": "list", "elements": "str", "default": []},
-            "dlopen": {"type": "list", "elements": "str", "default": []},
+            "dlopen": {"type": "list", "elements": "str", "default": [], "aliases": ["load", "libraries"]},
             "unit": {"type": "str"},
             "sandbox": {"type": "bool", "default": True},
             "environment": {"type": "dict"},
@@ -545,7 +548,8 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
-    options = dict(module.params)
+    # An option that was given by an alias is there under that name as well.
+    options = {name: module.params[name] for name in module.argument_spec}
     require, running, pid = (options.pop(name) for name in ("require", "running", "pid"))
     try:
         if running or pid is not None:

@@ -47,9 +47,12 @@ options:
     description:
       - Libraries that are loaded after O(imports), in this order, as V(ctypes.CDLL) does.
       - A name with a slash is a file, a name without one is searched.
+      - M(gpufleet.dflash.cuda_library_check) calls it O(gpufleet.dflash.cuda_library_check#module:dlopen), and the
+        roles call it libraries; each name works in both modules.
     type: list
     elements: str
     default: []
+    aliases: [dlopen, libraries]
   ld_library_path:
     description:
       - The directories of LD_LIBRARY_PATH that the service has, in order. An empty string stands for the
@@ -422,7 +425,7 @@ ARGUMENT_SPEC = {
     "venv": {"type": "path"},
     "discover": {"type": "list", "elements": "path"},
     "imports": {"type": "list", "elements": "str"},
-    "load": {"type": "list", "elements": "str", "default": []},
+    "load": {"type": "list", "elements": "str", "default": [], "aliases": ["dlopen", "libraries"]},
     "ld_library_path": {"type": "list", "elements": "str"},
     "unit": {"type": "str"},
     "without": {"type": "list", "elements": "str", "default": []},

@@ -84,7 +84,8 @@ class _Copy:
                     self._action._transfer_file(piece.name, self._piece)
                 # The size is checked by the same command: a piece that is there in part would shift all that follows.
                 self._run(
-                    f'cat {shlex.quote(self._piece)} >> {part} && {{ [ "$(wc -c < {part})" -eq {there + len(data)} ] || '
+                    f"cat {shlex.quote(self._piece)} >> {part} && "
+                    f'{{ [ "$(wc -c < {part})" -eq {there + len(data)} ] || '
                     "{ echo another run copies it as well, run again >&2; exit 1; }; }",
                     "cannot be written",
                 )

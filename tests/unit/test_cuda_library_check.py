@@ -113,3 +113,12 @@ def test_a_mistake_in_the_task_is_one_message(
     assert result["failed"] is True
     assert message in result["msg"]
     assert "Traceback" not in json.dumps(result)
+
+
+@pytest.mark.parametrize("name", ["load", "libraries"])
+def test_the_words_of_the_sibling_module_and_of_the_roles_work_as_well(
+    venv: ProbeVenv, folder: Path, name: str
+) -> None:
+    result = run(folder, venv=str(venv.path), **{name: ["libabsent.so.9"]})
+    assert result["failed"] is True
+    assert "libabsent.so.9" in result["msg"]

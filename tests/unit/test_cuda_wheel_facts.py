@@ -89,6 +89,14 @@ def test_facts_of_a_clean_venv(venv: Path, check: bool) -> None:
     assert result["msg"] == "ok: 3 distributions, nothing wrong"
 
 
+@pytest.mark.parametrize("name", ["dlopen", "libraries"])
+def test_the_words_of_the_sibling_module_and_of_the_roles_work_as_well(venv: Path, name: str) -> None:
+    result = call({"venv": str(venv), "imports": [], name: ["libabsent.so.9"]})
+
+    assert [problem["kind"] for problem in result["problems"]] == ["missing-library"]
+    assert "libabsent.so.9" in result["problems"][0]["message"]
+
+
 def test_problems_are_at_the_top_level_and_in_the_facts(venv: Path) -> None:
     result = call({"venv": str(venv), "load": ["libcufile.so.0"]})
 
