@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._generation import
     manifests,
     to_install,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._host_kernel import driver_version
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry, LockError, read_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
     ManifestError,
@@ -171,6 +172,7 @@ def _needs(recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapp
         "present": sorted(present),
         "stored": sorted(stored(recipe.root, [*(d for entry in recipe.lock for d in entry.hashes), *UV_HASHES])),
         "needs_uv": not options["uv"],
+        "driver": options.get("driver") or driver_version(),
     }
     if recipe.base:
         answer["reinstalled"] = choice.reinstalled

@@ -90,11 +90,7 @@ class KernelFacts:
 
 def read_kernel(files: HostFiles) -> KernelFacts:
     """Read it all; what is not there is empty."""
-    text = files.text("/proc/driver/nvidia/version")
-    line = next((row for row in (text or "").splitlines() if "NVRM version" in row), "")
-    match = _VERSION.search(line)
-    version = match[1] if match else _sys_version(files)
-    flavour = None if version is None else "open" if "Open Kernel Module" in line else "proprietary"
+    version, flavour = _loaded_version(files)
     devices = list(_pci_devices(files))
     release = files.word("/proc/sys/kernel/osrelease")
     return KernelFacts(
@@ -112,6 +108,21 @@ def read_kernel(files: HostFiles) -> KernelFacts:
     )
 
 
+def driver_version(files: HostFiles | None = None) -> str | None:
+    """The version of the loaded driver, if it alone decides which CUDA runs here; None when nothing is loaded.
+
+    It is None as well where the forward-compatibility package lies: with it older drivers do, and which service has
+    it in its search path is not known before there is a service.
+    """
+    files = files or HostFiles()
+    if any(
+        name.startswith("cuda") and files.exists(f"/usr/local/{name}/compat/libcuda.so.1")
+        for name in files.names("/usr/local")
+    ):
+        return None
+    return _loaded_version(files)[0]
+
+
 def address_of(text: str) -> str:
     """A PCI address as the kernel spells it: nvidia-smi has a domain of eight digits, the log no function."""
     match = re.match(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?\Z", text.strip())
@@ -119,6 +130,15 @@ def address_of(text: str) -> str:
         return text.strip().lower()
     domain = int(match[1] or "0", 16)
     return f"{domain:04x}:{match[2]}:{match[3]}.{match[4] or '0'}".lower()
+
+
+def _loaded_version(files: HostFiles) -> tuple[str | None, str | None]:
+    """Version and flavour of the loaded kernel module."""
+    text = files.text("/proc/driver/nvidia/version")
+    line = next((row for row in (text or "").splitlines() if "NVRM version" in row), "")
+    match = _VERSION.search(line)
+    version = match[1] if match else _sys_version(files)
+    return version, None if version is None else "open" if "Open Kernel Module" in line else "proprietary"
 
 
 def _sys_version(files: HostFiles) -> str | None:

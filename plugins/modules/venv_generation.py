@@ -154,7 +154,10 @@ options:
     default: true
     version_added: 0.2.0
   driver:
-    description: Version of the NVIDIA driver on the host, such as V(580.95.05), for O(check_lock).
+    description:
+      - Version of the NVIDIA driver on the host, such as V(580.95.05), for O(check_lock).
+      - By default it is that of the loaded kernel module. It is left out of the judgement where no driver is loaded, or
+        where the forward-compatibility package lies in C(/usr/local/cuda*/compat).
     type: str
     version_added: 0.2.0
   ca_file:

@@ -51,7 +51,7 @@ class Supply:
             return Checked([], [], {}, {}, "the wheels come from a folder of the host")
         if not self._address():
             return Checked([], [], {}, {}, "no index is known on the controller: give index_url")
-        done = check(pins, self._target, self._open(), self._cache, self._options.get("driver"), self._plan["overlays"])
+        done = check(pins, self._target, self._open(), self._cache, self._plan["driver"], self._plan["overlays"])
         if done.errors and self.checking:
             raise AnsibleActionFail("the lock cannot work on this host: " + "\n".join(done.errors))
         if self.making and len(done.files) < len(pins):

@@ -13,6 +13,8 @@ from support.elf_writer import write_elf
 from support.recorded_host import RecordedHost
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_facts import host_result, host_summary
+from ansible_collections.gpufleet.dflash.plugins.module_utils._host_files import HostFiles
+from ansible_collections.gpufleet.dflash.plugins.module_utils._host_kernel import driver_version
 
 KERNEL = "6.8.0-85-generic"
 
@@ -39,6 +41,15 @@ def test_a_host_without_a_gpu_has_facts_and_no_problem(host: RecordedHost) -> No
     assert (result["system"]["numa_nodes"], result["system"]["virtualisation"]) == (2, "none")
     assert (result["driver"]["floor"], result["driver"]["version"]) == (580, None)
     assert host_summary(result) == "ok: no NVIDIA GPU"
+
+
+def test_the_version_of_the_loaded_driver_is_known_unless_it_alone_does_not_decide(host: RecordedHost) -> None:
+    files = HostFiles(str(host.root))
+    assert driver_version(files) is None
+    host.kernel_module("550.54.15")
+    assert driver_version(files) == "550.54.15"
+    host.write("/usr/local/cuda-13.0/compat/libcuda.so.1", "")
+    assert driver_version(files) is None
 
 
 @pytest.mark.parametrize("kind", ["0x020000", "0x040300"], ids=["a network adapter", "the sound of a GPU"])

@@ -226,6 +226,21 @@ def test_a_runtime_set_that_does_not_fit_torch_is_refused(setting: Setting) -> N
     assert "another major: nvidia-cublas-cu12" in judged.warnings[0]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts over /proc/driver in a namespace of its own")
+def test_the_driver_that_is_loaded_is_part_of_the_judgement(setting: Setting) -> None:
+    lock = torch_lock(setting, nvidia_cublas="13.1.0.3", nvidia_nccl_cu13="2.28.9")
+    words = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Thu Feb 22 01:44:30 UTC 2024"
+    loaded = (
+        'mount -t tmpfs none /proc/driver && mkdir /proc/driver/nvidia && echo "$0" > /proc/driver/nvidia/version && '
+    )
+    wrapper = ("unshare", "-m", "sh", "-c", loaded + 'exec "$@"', words)
+    done = setting.run(check=True, lock_content=lock, wrapper=wrapper)
+    assert done["failed"]
+    assert "the driver 550.54.15 is too old for CUDA 13" in done["msg"]
+    done = setting.run(check=True, lock_content=lock, wrapper=wrapper, driver="580.95.05")
+    assert not done["failed"], done["msg"]
+
+
 def test_a_runtime_set_that_fits_is_not_held_up(setting: Setting) -> None:
     lock = torch_lock(setting, nvidia_cublas="13.1.0.3", nvidia_nccl_cu13="2.28.9")
     assert judge(setting, lock, "580.95.05")[:2] == ([], [])
