@@ -6,26 +6,39 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-from ansible.module_utils.testing import patch_module_args
+from support import small_wheels
 
+# In a process of its own, as on a host: where the controller's part of Ansible is loaded, warnings go to the screen.
+MODULE = """
+import json, sys
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _release_states
 from ansible_collections.gpufleet.dflash.plugins.modules import sglang_release
+_release_states.STATES["previous"] = lambda options, check_mode: json.loads(sys.argv[1])
+with patch_module_args({"name": "tiny", "state": "previous"}):
+    sglang_release.main()
+"""
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], result: dict[str, Any]) -> Any:
-    monkeypatch.setitem(_release_states.STATES, "previous", lambda options, check_mode: result)
-    with patch_module_args({"name": "tiny", "state": "previous"}), pytest.raises(SystemExit):
-        sglang_release.main()
-    return json.loads(capsys.readouterr().out)
+def answer(result: dict[str, Any]) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", MODULE, json.dumps(result)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(small_wheels.CHECKOUT / ".collections")},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("warnings", [[], ["nothing is measured: no such probe"]])
-def test_warnings_reach_the_operator_and_no_deprecation_with_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warnings: list[str]
-) -> None:
-    told = answer(monkeypatch, capsys, {"changed": False, "warnings": list(warnings)})
+def test_warnings_reach_the_operator_and_no_deprecation_with_them(warnings: list[str]) -> None:
+    told = answer({"changed": False, "warnings": list(warnings)})
     assert [warning["event"]["msg"] for warning in told.get("warnings", [])] == warnings
     assert not told.get("deprecations")
