@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import report, venvs
+from benchmarks import check_overhead, report, second_generation, venvs
 from benchmarks.facts import elf_reading, growth, module_process, prediction, symbols
 from benchmarks.measure import CACHE
 from benchmarks.rows import Benchmark, Row, Session, as_data
@@ -22,6 +22,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "prediction": prediction.measure,
     "symbols": symbols.measure,
     "growth": growth.measure,
+    "check": check_overhead.measure,
+    "generation": second_generation.measure,
 }
 
 
