@@ -5,19 +5,43 @@
 """Read what the dynamic linker reads of one ELF file. Private to the collection.
 
 Only the ELF header, the program headers and what PT_DYNAMIC points to are read: section headers may be
-stripped and the linker never looks at them. Reads are single 4 KiB blocks, because the interesting bytes of a
-CUDA library are a few pages out of hundreds of megabytes. Nothing in the file is trusted: each size, offset
+stripped and the linker never looks at them. Nothing in the file is trusted: each size, offset
 and count is checked and each chain is bounded.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_file import (
+    Blocks,
+    ElfError,
+    NotElf,
+    require_regular,
+    status_of,
+)
+
+__all__ = [
+    "DF_1_NODEFLIB",
+    "DF_1_NOOPEN",
+    "DF_1_PIE",
+    "ET_DYN",
+    "ET_EXEC",
+    "VERSION_HIDDEN",
+    "VERSION_INDEX",
+    "Blocks",
+    "ElfError",
+    "ElfObject",
+    "Image",
+    "NotElf",
+    "read_descriptor",
+    "read_image",
+    "read_object",
+]
 
 ET_EXEC = 2
 ET_DYN = 3
@@ -47,35 +71,11 @@ _VER_FLG_WEAK = 2
 VERSION_INDEX = 0x7FFF
 VERSION_HIDDEN = 0x8000
 
-_BLOCK = 4096
-_MAX_BLOCKS = 1024
 # Far above every real library and low enough that a hostile file costs milliseconds, not minutes or
 # gigabytes.
 _MAX_DYNAMIC_ENTRIES = 16384
 _MAX_VERSION_ENTRIES = 65536
-_MAX_STRING = 256 * 1024
 _MAX_ALL_STRINGS = 8 * 1024 * 1024
-
-_FILE_KINDS = {
-    stat.S_IFDIR: "is a directory",
-    stat.S_IFIFO: "is a named pipe",
-    stat.S_IFSOCK: "is a socket",
-    stat.S_IFCHR: "is a character device",
-    stat.S_IFBLK: "is a block device",
-}
-
-
-class ElfError(Exception):
-    """A damaged or hostile file. ``path`` and ``reason`` say which and why."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
-
-
-class NotElf(ElfError):  # noqa: N818
-    """The path is not an ELF file: other content, too short, or not a regular file."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def read_object(path: str) -> ElfObject:
     opened or read. Never blocks: a pipe or a device is told by its file type and not opened.
     """
     # A look before opening: merely opening a device or a pipe can have effects of its own.
-    _require_regular(path, _stat(path).st_mode)
+    require_regular(path, status_of(path).st_mode)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         return read_descriptor(fd, path)
@@ -161,68 +161,8 @@ def read_descriptor(fd: int, path: str) -> ElfObject:
 def read_image(fd: int, path: str) -> Image:
     """Like read_descriptor, with what finds further tables while the file is open."""
     status = os.fstat(fd)
-    _require_regular(path, status.st_mode)
+    require_regular(path, status.st_mode)
     return _Parser(Blocks(fd, status.st_size, path)).parse()
-
-
-def _stat(path: str) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except ValueError as error:  # a NUL inside the name
-        raise NotElf(path.replace("\0", "\\0"), str(error)) from None
-
-
-def _require_regular(path: str, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise NotElf(path, _FILE_KINDS.get(stat.S_IFMT(mode), "is not a regular file"))
-
-
-class Blocks:
-    """A file read by aligned blocks, each at most once."""
-
-    def __init__(self, fd: int, size: int, path: str) -> None:
-        self.size = size
-        self.path = path
-        self._fd = fd
-        self._blocks: dict[int, bytes] = {}
-
-    def read(self, offset: int, count: int, what: str) -> bytes:
-        if offset + count > self.size:
-            raise ElfError(self.path, f"{what} at offset {offset} ends after the end of the file ({self.size} bytes)")
-        first, start = divmod(offset, _BLOCK)
-        data = (
-            self._block(first)[start : start + count] if start + count <= _BLOCK else os.pread(self._fd, count, offset)
-        )
-        if len(data) != count:
-            raise ElfError(self.path, f"{what} at offset {offset} could not be read in full: the file is being changed")
-        return data
-
-    def string(self, offset: int) -> bytes:
-        parts = []
-        length = 0
-        while length <= _MAX_STRING:
-            if offset >= self.size:
-                raise ElfError(self.path, f"a string at offset {offset} is not inside the file ({self.size} bytes)")
-            number, start = divmod(offset, _BLOCK)
-            block = self._block(number)
-            end = block.find(b"\0", start)
-            if end >= 0:
-                parts.append(block[start:end])
-                return b"".join(parts)
-            if len(block) < _BLOCK:
-                raise ElfError(self.path, f"a string at offset {offset} ends after the end of the file")
-            parts.append(block[start:])
-            length += len(block) - start
-            offset += len(block) - start
-        raise ElfError(self.path, f"a string ending near offset {offset} is longer than {_MAX_STRING} bytes")
-
-    def _block(self, number: int) -> bytes:
-        block = self._blocks.get(number)
-        if block is None:
-            if len(self._blocks) == _MAX_BLOCKS:
-                self._blocks.clear()
-            block = self._blocks[number] = os.pread(self._fd, _BLOCK, number * _BLOCK)
-        return block
 
 
 class _Layout:

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfObj
 from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import Attempt
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
+from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_stale import Stale
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
 from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import printable
 from ansible_collections.gpufleet.dflash.plugins.module_utils._removal import Removal
@@ -82,6 +83,7 @@ class Facts:
     torch_without_cuda: bool = False
     weak_library_path: list[WeakElement] = field(default_factory=list)
     weak_run_paths: list[WeakElement] = field(default_factory=list)
+    stale_names: list[Stale] = field(default_factory=list)
     unowned_libraries: list[str] = field(default_factory=list)
     drift: Drift | None = None
     removal: Removal | None = None

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import 
     check_files,
     unowned_libraries,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_stale import stale_names
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import declared_overlays
@@ -101,6 +102,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
         torch_without_cuda=is_built_without_gpu(torch) if torch else False,
         weak_library_path=weak_library_path(environment, directory),
         weak_run_paths=list(weak_run_paths(outcome.loaded, directory)),
+        stale_names=stale_names(simulation.system, outcome.attempts, outcome.process),
         unowned_libraries=unowned_libraries(installed, venv.site_packages),
         drift=None
         if request.lock is None

@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     record_digest,
     sha256_of,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wrong_records import is_as_published
 
 VERIFY = ("size", "hash", "none")
 
@@ -111,7 +112,7 @@ def _check_row(row: Row, distribution: Distribution, verify: str, found: Integri
         digest = _digest(row.path, distribution, found)
         if digest is not None and record_digest(digest) != row.digest:
             difference = f"sha256 {digest[:16]}, another than RECORD says"
-    if difference:
+    if difference and not is_as_published(row.path, distribution):
         found.altered.append(Altered(row.path, distribution, difference))
 
 
@@ -123,7 +124,8 @@ def _size(row: Row, distribution: Distribution, found: Integrity) -> int | None:
         if os.path.islink(row.path):
             found.dangling.append((row.path, distribution))
         elif isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            found.missing.append((row.path, distribution))
+            if not is_as_published(row.path, distribution):
+                found.missing.append((row.path, distribution))
         else:
             found.unreadable.append((row.path, distribution, error.strerror or str(error)))
         return None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import cuda_major_of, real_name
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
+from ansible_collections.gpufleet.dflash.plugins.module_utils._path_code import may_provide
 from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, demand
@@ -29,6 +30,8 @@ def unmet_requirements(facts: Facts, repair: Repair) -> Iterator[Problem]:
             evidence=f"Requires-Dist of {unmet.required_by[0].path}/METADATA",
         )
     for name in facts.absent_modules if facts.modules_expected else ():
+        if may_provide(name, facts.installed, facts.venv.site_packages):
+            continue
         yield Problem(
             "unmet-requirement",
             f"the plan imports {name}, but no installed distribution has that module",

@@ -112,11 +112,11 @@ def altered_files(facts: Facts, repair: Repair) -> Iterator[Problem]:
         by_owner.setdefault(altered.distribution.path, []).append(altered)
     for files in by_owner.values():
         owner = files[0].distribution
+        several = len(files) > 1
         yield Problem(
             "altered-file",
-            f"{len(files)} file{'s' if len(files) > 1 else ''} of {owner.pin} changed after installation, "
-            "such as "
-            f"{_relative(files[0].path, owner)}",
+            f"{len(files)} file{'s' if several else ''} of {owner.pin} {'are' if several else 'is'} not as its wheel "
+            f"recorded {'them' if several else 'it'}, such as {_relative(files[0].path, owner)}",
             repair.reinstall([owner], altered=True),
             object=files[0].path,
             distributions=(owner.name,),

@@ -42,6 +42,35 @@ def insecure(facts: Facts, repair: Repair) -> Iterator[Problem]:
         )
 
 
+def stale_cache(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Libraries that the loader does not find, or finds elsewhere, until somebody runs ldconfig."""
+    for stale in facts.stale_names:
+        directory = os.path.dirname(stale.file)
+        state = f"does not lead to {stale.file}" if stale.listed is None else f"leads to {stale.listed}, which is gone"
+        if stale.loaded is None:
+            message = (
+                f"{stale.soname} is not found, although {directory} has it: ld.so.cache is out of date, it {state}"
+            )
+            fix = "run ldconfig as root (in an image: as the last step that installs libraries)"
+        else:
+            message = (
+                f"{stale.soname} is {stale.loaded} until somebody runs ldconfig, and {stale.file} from then on: "
+                f"ld.so.cache is out of date, it {state}"
+            )
+            fix = "run ldconfig as root and look at the facts again, or remove the copy that is not wanted"
+        owners = facts.owners(stale.needed_by or "")
+        yield Problem(
+            "stale-cache",
+            message,
+            fix,
+            object=None if stale.needed_by == facts.venv.python else stale.needed_by,
+            soname=stale.soname,
+            distributions=tuple(owner.name for owner in owners),
+            paths=tuple(path for path in (stale.file, stale.loaded) if path),
+            evidence=f"ldconfig would take {stale.file}; the loader reads /etc/ld.so.cache only",
+        )
+
+
 def absent_directories(facts: Facts, repair: Repair) -> Iterator[Problem]:
     """Directories of LD_LIBRARY_PATH that are not there."""
     for entry in re.split("[:;]", facts.ld_library_path) if facts.ld_library_path else ():

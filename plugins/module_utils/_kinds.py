@@ -51,6 +51,7 @@ KINDS: Mapping[str, str] = {
     "orphan-file": "warning",
     "insecure-search-path": "warning",
     "stale-map": "warning",
+    "stale-cache": "warning",
     "environment-malformed": "warning",
     "toolchain-missing": "warning",
     "small-shm": "warning",

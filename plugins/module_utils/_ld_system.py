@@ -21,6 +21,7 @@ from typing import NamedTuple
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, ElfObject, read_object
 
 LD_SO_CACHE = "/etc/ld.so.cache"
+LD_SO_CONF = "/etc/ld.so.conf"
 LD_SO_PRELOAD = "/etc/ld.so.preload"
 CPUINFO = "/proc/cpuinfo"
 
@@ -161,7 +162,7 @@ class System:
 
     ``default_dirs`` end in a slash. ``subdirectories`` are the prefixes tried in each directory, best first,
     the last is empty. ``lib`` and ``platform`` replace $LIB and $PLATFORM. ``preload`` are the names in
-    /etc/ld.so.preload.
+    /etc/ld.so.preload. ``ld_so_conf`` is what the cache is made of, None for a made-up cache.
     """
 
     interpreter: str
@@ -173,6 +174,7 @@ class System:
     platform: str
     cache: LoaderCache = field(repr=False)
     preload: tuple[str, ...] = ()
+    ld_so_conf: str | None = None
     # Objects by device, inode, size and times: what one prediction has read, the next need not read again.
     objects: dict[tuple[int, ...], ElfObject] = field(default_factory=dict, repr=False, compare=False)
 
@@ -204,6 +206,7 @@ class System:
                 legacy_hwcaps=processor.legacy_bits(),
             ),
             preload=_preload_names(_read_bytes(LD_SO_PRELOAD, missing=b"")),
+            ld_so_conf=LD_SO_CONF if use_cache else None,
         )
 
 

@@ -66,12 +66,15 @@ class _Surroundings:
     request: CheckRequest
     installed: Installed = field(default_factory=lambda: Installed([], []))
     prediction: Prediction | None = None
+    torch_cuda: str | None = None
 
     def read(self) -> None:
         if self.prediction is not None:
             return
+        from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_torch import torch_cuda_in
         from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import predict
 
+        self.torch_cuda = torch_cuda_in(self.venv.import_path)
         self.installed = read_installed(self.venv.import_path)
         directory = self.subject.probe.working_directory
         imports, dlopen = self.request.imports, self.request.dlopen
@@ -86,6 +89,8 @@ class _Surroundings:
             library_path=tuple(filter(None, re.split("[:;]", path))),
             whose=self.subject.whose,
             user=self.subject.user,
+            python_version=self.venv.version,
+            torch_cuda=self.torch_cuda,
         )
 
 

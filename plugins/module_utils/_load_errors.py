@@ -9,6 +9,7 @@ of Python's import system, and of torch's preloading.
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import re
@@ -19,6 +20,8 @@ from typing import Any, Callable
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._kinds import KINDS
 from ansible_collections.gpufleet.dflash.plugins.module_utils._printable import printable, shell_word
+from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import providers, requirement
+from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import Unmet, unmet_requirements
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
 
 Problem = dict[str, Any]
@@ -28,7 +31,8 @@ Problem = dict[str, Any]
 class Place:
     """Where the load was tried: what a message must name, and what a fix can refer to.
 
-    ``whose`` names the unit or the environment option; ``user`` is the account the probe ran as.
+    ``whose`` names the unit or the environment option; ``user`` is the account the probe ran as. ``python_version``
+    and ``torch_cuda`` are the venv's, and tell which versions belong into it.
     """
 
     venv: str
@@ -36,6 +40,22 @@ class Place:
     library_path: tuple[str, ...]
     whose: str
     user: str
+    python_version: str = ""
+    torch_cuda: str | None = None
+
+    @functools.cached_property
+    def unmet(self) -> list[Unmet]:
+        """The requirements that the venv does not meet."""
+        return unmet_requirements(self.installed.distributions, self.python_version) if self.python_version else []
+
+    @property
+    def cuda_major(self) -> int | None:
+        """The CUDA major that torch was built for."""
+        return int(self.torch_cuda.split(".")[0]) if self.torch_cuda else None
+
+    def owners(self, path: str) -> list[Distribution]:
+        """Distributions that own a file, by this path or its real one."""
+        return self.installed.owners(path) or self.installed.owners(os.path.realpath(path))
 
 
 @dataclass(frozen=True)
@@ -123,14 +143,14 @@ def _missing(match: re.Match[str], failure: Failure, place: Place) -> Problem:
         )
     holders = holders_of(place.installed, soname)
     message, fix, paths = _whereabouts(soname, holders, failure, place)
-    providers = [owner.name for owner in holders.values()] or _providers(soname, place.installed)
+    named = [owner.name for owner in holders.values()] or providers(place, soname, _needing(failure))
     return problem(
         "missing-library",
         message,
         fix,
         object=failure.path,
         soname=soname,
-        distributions=sorted(set(providers)),
+        distributions=sorted(set(named)),
         paths=paths,
         evidence=failure.words,
     )
@@ -179,12 +199,13 @@ def _whereabouts(
             f"uv pip install --python {python} --reinstall --no-deps {shell_word(owner.pin)}",
             [path],
         )
-    providers = _providers(soname, place.installed)
+    known = soname if not soname.endswith(".so") else None
+    wanted = [requirement(place, name, known) for name in providers(place, soname, _needing(failure))]
     package = _catalogue.SYSTEM_PACKAGES.get(soname)
-    if providers:
+    if wanted:
         return (
             f"{soname} is not installed{needs}",
-            f"add {' or '.join(providers)} to the lock and build the environment anew",
+            f"add {' or '.join(wanted)} to the lock and build the environment anew",
             [],
         )
     if package:
@@ -196,14 +217,8 @@ def _whereabouts(
     )
 
 
-def _providers(soname: str, installed: Installed) -> list[str]:
-    """Return the distributions that provide a library, for the environment's CUDA major where it has one."""
-    found = set(_catalogue.distributions_of(soname))
-    if soname.endswith(".so"):
-        found = {w.distribution for w in _catalogue.WHEELS for s in w.sonames if s.startswith(soname + ".")}
-    majors = {wheel.cuda for name in installed.versions if (wheel := _catalogue.wheel_of(name)) is not None}
-    fitting = {name for name in found if (wheel := _catalogue.wheel_of(name)) and wheel.cuda in majors}
-    return sorted(fitting if len(majors) == 1 and fitting else found)
+def _needing(failure: Failure) -> list[str]:
+    return [failure.path] if failure.path else []
 
 
 def _denied(match: re.Match[str], failure: Failure, place: Place) -> Problem:

@@ -16,13 +16,19 @@ import collections
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, read_object
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_candidate import (
     Candidate,
     SearchError,
     verify_mappable,
+)
+from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_outcome import (
+    LoadedObject,
+    LoadError,
+    Missing,
+    MissingVersion,
+    Resolution,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_relocation import relocation_order
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_search import LinkMap, Search
@@ -45,84 +51,6 @@ __all__ = [
     "Undefined",
     "UnsupportedLoader",
 ]
-
-
-@dataclass(frozen=True)
-class LoadedObject:
-    """One mapped file.
-
-    ``path`` is absolute and spelled as the search found it; ``name`` is the linker's own spelling, which may
-    be relative. ``rule`` says how it was found first: rpath, ld_library_path, runpath, cache, default, path
-    (requested with a slash) or preload. ``needed_by`` is the path of the object that asked first, None for
-    the program.
-    """
-
-    path: str
-    name: str
-    soname: str | None
-    rule: str
-    needed_by: str | None
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """One request for a library and what became of it; ``rule`` is ``loaded`` where the object was there
-    already.
-    """
-
-    soname: str
-    object: LoadedObject
-    rule: str
-    needed_by: str | None
-
-
-@dataclass(frozen=True)
-class Missing:
-    """One library that could not be loaded: the paths of all objects that need it, and the linker's words
-    about it.
-    """
-
-    soname: str
-    needed_by: list[str]
-    message: str
-
-
-@dataclass(frozen=True)
-class MissingVersion:
-    """A symbol version that the object at ``needed_by`` wants of a loaded library, which does not define it."""
-
-    version: str
-    soname: str
-    path: str
-    needed_by: str
-    message: str
-
-
-class LoadError(Exception):
-    """The program does not start or the dlopen fails.
-
-    ``message`` is the linker's own text, which names the first fault only; all of the closure's are in ``missing``
-    (libraries), or where all libraries are there in ``versions``, or else in ``undefined`` (symbols).
-    ``scope`` has the loaded files, {soname: path}, that were to define those symbols.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        soname: str,
-        missing: list[Missing],
-        *,
-        versions: Iterable[MissingVersion] = (),
-        undefined: Iterable[Undefined] = (),
-        scope: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.soname = soname
-        self.missing = missing
-        self.versions = tuple(versions)
-        self.undefined = tuple(undefined)
-        self.scope = scope or {}
 
 
 class Process:

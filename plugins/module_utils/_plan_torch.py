@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt, dlopen
@@ -77,6 +77,13 @@ def torch_cuda_version(torch_package: str) -> str | None:
         return None
     found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
     return found.group(1) if found else None
+
+
+def torch_cuda_in(import_path: Sequence[str]) -> str | None:
+    """The same of the torch that an import finds; None where there is none."""
+    packages = (os.path.join(directory, "torch") for directory in import_path)
+    torch = next((path for path in packages if os.path.isfile(os.path.join(path, "__init__.py"))), None)
+    return torch_cuda_version(torch) if torch else None
 
 
 def is_built_without_gpu(torch_package: str) -> bool:

@@ -16,11 +16,11 @@ from typing import Any
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _judge_combinations, _judge_loading
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts
-from ansible_collections.gpufleet.dflash.plugins.module_utils._import_plan import torch_cuda_version
 from ansible_collections.gpufleet.dflash.plugins.module_utils._integrity import Integrity
 from ansible_collections.gpufleet.dflash.plugins.module_utils._ld_system import System, UnsupportedLoader
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
 from ansible_collections.gpufleet.dflash.plugins.module_utils._mapped import Library, Owners, cuda_libraries
+from ansible_collections.gpufleet.dflash.plugins.module_utils._plan_torch import torch_cuda_in
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import unmet_requirements
 from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths import python_path
@@ -118,7 +118,6 @@ def combined(
         if attempt.stops and attempt.error and not all(os.path.basename(path) in names for path in attempt.unreached)
     ]
     loaded = [LoadedObject(item.path, item.path, item.name, "loaded", None) for item in mapped]
-    torch = next((f"{p}/torch" for p in venv.import_path if os.path.isfile(f"{p}/torch/__init__.py")), None)
     facts = Facts(
         venv=venv,
         installed=installed,
@@ -130,7 +129,7 @@ def combined(
         unmet=unmet_requirements(installed.distributions, venv.version) if stopped else [],
         ld_library_path="",
         unit=None,
-        torch_cuda=torch_cuda_version(torch) if torch else None,
+        torch_cuda=torch_cuda_in(venv.import_path),
     )
     repair = Repair(venv, installed)
     found = [*_judge_combinations.mixed_majors(facts, repair), *_judge_loading.preload_stops(facts, repair)]

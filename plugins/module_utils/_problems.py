@@ -51,6 +51,7 @@ _JUDGES: tuple[Callable[[Facts, Repair], Iterator[Problem]], ...] = (
     _judge_layout.namespace_shadow,
     _judge_layout.companion_mismatch,
     _judge_layout.orphan_files,
+    _judge_search_path.stale_cache,
     _judge_search_path.insecure,
     _judge_search_path.absent_directories,
     _judge_combinations.malformed,

@@ -242,6 +242,53 @@ def test_several_causes_in_one_text_are_several_problems() -> None:
     assert [entry["soname"] for entry in found] == ["libnvrtc.so.12", "libcublas.so.12"]
 
 
+@pytest.mark.parametrize(
+    ("words", "sibling", "torch_cuda", "wanted"),
+    [
+        ("OSError: libcufft.so.12: @", ("nvidia-cublas", "13.1.0.3"), "13.0", "nvidia-cufft==12.0.0.61"),
+        ("OSError: libcudnn.so.9: @", ("nvidia-cublas-cu12", "12.8.4.1"), "12.8", "nvidia-cudnn-cu12==9.28.0.42"),
+        (
+            "OSError: libcusolver.so.11: @",
+            ("nvidia-cuda-runtime-cu12", "12.4.127"),
+            None,
+            "nvidia-cusolver-cu12==11.6.1.9",
+        ),
+        (
+            "ValueError: libcudart.so.*[0-9] not found in the system path ['/v']",
+            ("nvidia-cublas", "13.1.0.3"),
+            "13.0",
+            "nvidia-cuda-runtime==13.0.96",
+        ),
+    ],
+    ids=["torch's toolkit", "the newest for the major", "the siblings' toolkit", "any version of a library"],
+)
+def test_what_is_missing_is_named_with_the_version_that_fits(
+    venv: ProbeVenv, words: str, sibling: tuple[str, str], torch_cuda: str | None, wanted: str
+) -> None:
+    venv.distribution(*sibling, venv.site / "nothing.py")
+    installed = read_installed([str(venv.site)])
+    place = _load_errors.Place("/v", installed, (), "unit x.service", "inference", "3.11.2", torch_cuda)
+    text = words.replace("@", "cannot open shared object file: No such file or directory")
+
+    (found,) = _load_errors.explain(_load_errors.Failure("`import torch`", text, None, ()), place)
+
+    assert found["distributions"] == [wanted.split("==")[0]]
+    assert found["fix"] == f"add {wanted} to the lock and build the environment anew"
+
+
+def test_a_version_that_somebody_requires_comes_first(venv: ProbeVenv) -> None:
+    venv.distribution("engine", "1.0", venv.site / "engine.py")
+    metadata = next(venv.site.glob("engine-1.0.dist-info/METADATA"))
+    metadata.write_text(metadata.read_text().rstrip("\n") + "\nRequires-Dist: nvidia-cudnn-cu13==9.19.0.56\n")
+    installed = read_installed([str(venv.site)])
+    place = _load_errors.Place("/v", installed, (), "unit x.service", "inference", "3.11.2", "13.0")
+    words = "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory"
+
+    (found,) = _load_errors.explain(_load_errors.Failure("`import torch`", words, None, ()), place)
+
+    assert found["fix"] == "add nvidia-cudnn-cu13==9.19.0.56 to the lock and build the environment anew"
+
+
 def test_owners_come_from_the_records(venv: ProbeVenv) -> None:
     path = venv.site / "libcuprobe.so.1"
     venv.distribution("nvidia-cuprobe", "1.0", path)
@@ -294,7 +341,7 @@ def test_a_real_wheel_that_is_not_there_is_named(wheels: Path) -> None:
     message = _library_check.summary(request, result)
     assert message.startswith(f"cannot load libcufile.so.0: in {wheels} as user ")
     assert message.endswith(
-        "libcufile.so.0 is not installed: add nvidia-cufile to the lock and build the environment anew"
+        "libcufile.so.0 is not installed: add nvidia-cufile==1.15.1.6 to the lock and build the environment anew"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,51 @@ def test_a_soname_twice_outside_every_search_path(
         add(venv, f"nvidia-cutlass-dsl-libs-cu{major}", {f"{directory}/libcute_dsl_runtime.so": content})
 
     assert kinds(examine(venv)) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [("cutlass", []), ("single", []), ("engine", []), ("elsewhere", ["unmet-requirement"])],
+)
+def test_a_module_that_code_in_a_pth_file_provides(
+    venv: Path, module: str, expected: list[str], tmp_path: Path
+) -> None:
+    """nvidia-cutlass-dsl's own line, and setuptools' finder of an editable installation."""
+    (tmp_path / "checkout/engine").mkdir(parents=True)
+    (tmp_path / "checkout/engine/__init__.py").write_text("")
+    add(
+        venv,
+        "nvidia-cutlass-dsl-libs-base",
+        {
+            "dsl_packages.pth": b"import sys, os, nvidia_dsl; "
+            b"sys.path.insert(0, os.path.join(nvidia_dsl.__path__[0], 'dsl_packages'))",
+            "nvidia_dsl/__init__.py": b"",
+            "nvidia_dsl/dsl_packages/cutlass/__init__.py": b"",
+            "nvidia_dsl/dsl_packages/single.py": b"",
+            "nvidia_dsl/other/elsewhere/__init__.py": b"",
+        },
+    )
+    mapping = f"MAPPING = {{'engine': '{tmp_path}/checkout/engine'}}\n"
+    finder = """
+import importlib.util, sys
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in MAPPING:
+            return importlib.util.spec_from_file_location(name, MAPPING[name] + "/__init__.py")
+def install():
+    sys.meta_path.append(Finder)
+"""
+    add(
+        venv,
+        "engine",
+        {
+            "__editable__.engine-1.0.pth": b"import __editable___engine_1_0_finder; "
+            b"__editable___engine_1_0_finder.install()",
+            "__editable___engine_1_0_finder.py": (mapping + finder).encode(),
+        },
+    )
+
+    assert kinds(examine(venv, imports=[module])) == expected
+    really = subprocess.run([f"{venv}/bin/python", "-c", f"import {module}"], capture_output=True, check=False)
+    assert (really.returncode == 0) == (expected == [])

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import real_venv
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check import CheckRequest, check
 from ansible_collections.gpufleet.dflash.plugins.module_utils._running import check_running
-
-real_venv = pytest.importorskip("support.real_venv")
 
 pytestmark = pytest.mark.real
 
@@ -50,7 +49,7 @@ def test_without_cudnn_the_loaders_words_the_provider_and_the_fix() -> None:
         # torch's preloads had stopped there already, without a word.
         assert {entry["kind"] for entry in others} <= {"preload-stops"}
         assert problem["distributions"] == ["nvidia-cudnn-cu13"]
-        assert problem["fix"] == "add nvidia-cudnn-cu13 to the lock and build the environment anew"
+        assert problem["fix"] == "add nvidia-cudnn-cu13==9.19.0.56 to the lock and build the environment anew"
 
 
 def test_a_library_replaced_under_a_running_torch_is_found() -> None:

@@ -258,7 +258,7 @@ def test_the_facts_of_a_fleet_are_a_line_a_host_and_a_report(plain_host: Referen
     (overlay,) = report["hosts"]["gpu-a02"]["drift"]["overlay"]
     assert (overlay["path"], overlay["change"]) == ("engine/server_args.py", "added")
     assert f"{HOST}: ok: 1 distributions, nothing wrong" in plain_host.said
-    assert "gpu-a02: error: 1 file of engine==0.5.11 changed after installation" in plain_host.said
+    assert "gpu-a02: error: 1 file of engine==0.5.11 is not as its wheel recorded it" in plain_host.said
     assert "differs from the reference: 1 overlay: engine/server_args.py: it is patched here" in plain_host.said
     assert "gpu-a03: unread: not a virtual environment: /nonexistent" in plain_host.said
 
