@@ -20,22 +20,22 @@ from ansible_collections.gpufleet.dflash.plugins.plugin_utils._lock_check import
 _WHAT = "a wheel of local_wheels"
 
 
-def wheels_in(folder: str, pins: Sequence[Pin]) -> dict[str, list[IndexFile]]:
+def wheels_in(folder: str, pins: Sequence[Pin], besides: Sequence[Pin] = ()) -> dict[str, list[IndexFile]]:
     """Return {pin: files} of the wheels in a folder whose hashes the pins have; ``url`` is the path of the file.
 
     Raises AnsibleActionFail for a folder or a wheel that cannot be read, and for a pin of which the folder has wheels,
-    but none with a hash of the lock.
+    but none with a hash of the lock. ``besides`` are pins that are in no lock; of these that is no error.
     """
-    entries = [LockEntry(pin.name, pin.version, None, pin.hashes) for pin in pins]
+    entries = [LockEntry(pin.name, pin.version, None, pin.hashes) for pin in (*pins, *besides)]
     try:
         named = wheels_of(folder, entries, "the folder of local_wheels")
     except GenerationError as error:
         raise AnsibleActionFail(str(error)) from error
     found = {}
-    for pin in pins:
+    for pin in (*pins, *besides):
         files = [_described(path) for path in named.get(pin.text, [])]
         locked = [file for file in files if set(file.hashes) & set(pin.hashes)]
-        if files and not locked:
+        if files and not locked and pin not in besides:
             raise AnsibleActionFail(
                 f"{_WHAT} is not the one that the lock has: {files[0].url}: it has {files[0].hashes[0]}, {pin.text} "
                 "has another hash in the lock: take it away, or write lock and wheels anew (lock_from_reference)"

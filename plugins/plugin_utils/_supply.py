@@ -70,7 +70,7 @@ class Supply:
         ]
         installer = [_UV_PIN] if self._plan["needs_uv"] else []
         if self._folder is not None:
-            self._local = wheels_in(self._folder, [*pins, *installer])
+            self._local = wheels_in(self._folder, pins, installer)
         if self._making or any(self._target.rank(file.name) is not None for file in self._local.get(_UV_PIN.text, ())):
             pins += installer
         indexes, why_none = self._asked() if pins else (None, "")
