@@ -253,6 +253,15 @@ def test_what_no_generation_has_any_more_goes_from_the_store(setting: Setting) -
     assert sha256(Path(kept["site_packages"], "kit", "lib.so")) == sha256(other)
 
 
+def test_a_large_library_is_declared_and_told_by_its_hash_when_all_are(setting: Setting) -> None:
+    large = library(setting.folder / "large", 2, 17 << 20)
+    venv = setting.run(overlays=[{"dest": LIBRARY, "src": str(large)}])["path"]
+    for verify, digest in (("size", None), ("hash", sha256(large))):
+        facts = result(gather(Request(venv=venv, imports=["kit"], verify=verify)), "summary")
+        assert facts["problems"] == []
+        assert [(row["declared"], row["sha256"]) for row in facts["overlays"]] == [(True, digest)]
+
+
 @pytest.mark.parametrize("with_lock", [True, False], ids=["lock", "no lock"])
 def test_a_base_brings_its_library_along_and_another_one_leaves_it_alone(setting: Setting, with_lock: bool) -> None:
     base = setting.run()
