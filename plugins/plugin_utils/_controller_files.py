@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_store impor
 # A larger text is copied like any other file: arguments of a module are held in memory several times on their way.
 _TEXT_LIMIT = 1 << 18
 _CHUNK = 1 << 20
+# How a file begins that stands for a large one of a repository.
+_POINTER = "version https://git-lfs.github.com/spec/"
 
 
 class HashedFile(NamedTuple):
@@ -75,6 +77,10 @@ def with_overlays(
             continue
         path = find(action, overlay["src"], "an overlay", task_vars)
         text, digest, size = _read(path, "an overlay")
+        if text is not None and text.startswith(_POINTER):
+            raise AnsibleActionFail(
+                f"an overlay is a pointer of Git LFS and not the file: {path}: fetch the files (git lfs pull)"
+            )
         if text is None:
             files.append(HashedFile(digest, path, OVERLAY))
         content = {"sha256": digest, "size": size} if text is None else {"content": text}

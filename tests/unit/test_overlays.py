@@ -222,6 +222,12 @@ def test_a_file_that_is_not_there_or_is_none_is_named(setting: Setting) -> None:
         assert words in done["msg"] and name in done["msg"]
 
 
+def test_a_pointer_of_git_lfs_is_not_taken_for_the_library(setting: Setting) -> None:
+    setting.patched.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{setting.digest}\nsize 9\n")
+    done = setting.run()
+    assert f"an overlay is a pointer of Git LFS and not the file: {setting.patched}: fetch the files" in done["msg"]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
