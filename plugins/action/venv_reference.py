@@ -63,7 +63,13 @@ class ActionModule(ActionBase):
         reference, host = answer["reference"], answer["host"]
         with tempfile.TemporaryDirectory(prefix="venv_reference-") as scratch:
             self._scratch = scratch
-            return self._describe(reference, host, scratch)
+            try:
+                return self._describe(reference, host, scratch)
+            except OSError as error:
+                raise AnsibleActionFail(
+                    f"what was fetched cannot be kept on the controller: {error.filename or scratch}: {error.strerror}: "
+                    "make room, or set TMPDIR to a folder that has some"
+                ) from error
 
     def _describe(self, reference: dict[str, Any], host: dict[str, Any], scratch: str) -> dict[str, Any]:
         folder = output.Folder(self._dest)

@@ -172,7 +172,10 @@ def _choose(pin: Pin, found: Sequence[IndexFile], target: Target, result: Checke
     versioned = [file for file in found if same_version(_version_of(file.name) or "", pin.version)]
     mine = [file for file in versioned if not file.hashes or set(file.hashes) & set(pin.hashes)]
     if not versioned:
-        result.errors.append(f"no index has a wheel of {pin.text}: correct the pin, or name the index that has it")
+        result.errors.append(
+            f"no index has a wheel of {pin.text}: correct the pin, name the index that has it, or give a folder of the "
+            "controller that has it in local_wheels"
+        )
         return
     if not mine:
         result.errors.append(

@@ -261,6 +261,22 @@ def test_files_larger_than_one_answer_come_whole(host: ReferenceHost) -> None:
     assert "reading 8 of 18 MB: a.bin" in host.said
 
 
+def test_a_controller_without_room_is_one_clear_sentence(host: ReferenceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = host.folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", small], check=False).returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        host.install("engine")
+        (host.site / "engine" / "large.bin").write_bytes(os.urandom(6 << 20))
+        monkeypatch.setenv("TMPDIR", str(small))
+        refused = host.describe()
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)
+    assert "what was fetched cannot be kept on the controller: " in refused["failed"]
+    assert "No space left on device: make room, or set TMPDIR" in refused["failed"]
+
+
 def test_credentials_of_an_index_are_nowhere(host: ReferenceHost) -> None:
     host.install("engine")
     host.patch()
