@@ -67,8 +67,8 @@ class ActionModule(ActionBase):
                 return self._describe(reference, host, scratch)
             except OSError as error:
                 raise AnsibleActionFail(
-                    f"what was fetched cannot be kept on the controller: {error.filename or scratch}: {error.strerror}: "
-                    "make room, or set TMPDIR to a folder that has some"
+                    f"what was fetched cannot be kept on the controller: {error.filename or scratch}: "
+                    f"{error.strerror}: make room, or set TMPDIR to a folder that has some"
                 ) from error
 
     def _describe(self, reference: dict[str, Any], host: dict[str, Any], scratch: str) -> dict[str, Any]:

@@ -172,8 +172,9 @@ options:
       - Judge the lock on the controller before anything is built, when it reaches the indexes. This reads the names
         of files, and the directories of the wheels' archives by range requests, not the wheels.
       - Errors are a pin that neither O(local_wheels) nor an index has with a hash of the lock, or no wheel of it that
-        fits the host's Python and C library; two wheels that bring different code to one path, unless an overlay is laid over it; CUDA libraries
-        that PyTorch requires and the lock lacks; a O(driver) that is too old. Pins that were yanked are warnings.
+        fits the host's Python and C library; two wheels that bring different code to one path, unless an overlay is
+        laid over it; CUDA libraries that PyTorch requires and the lock lacks; a O(driver) that is too old. Pins that
+        were yanked are warnings.
       - Where an index cannot be reached or read, RV(lock_check) says so and the build goes on.
     type: bool
     default: true
