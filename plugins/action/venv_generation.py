@@ -11,7 +11,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import library_directories
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import read_text, with_lock
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import (
+    find,
+    with_lock,
+    with_overlays,
+)
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import DetachedAction, show_progress
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._supply import Supply
 
@@ -24,7 +28,9 @@ class ActionModule(DetachedAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        arguments = self._with_contents(dict(self._task.args), task_vars)
+        arguments = with_lock(self, dict(self._task.args), task_vars)
+        arguments, overlays = with_overlays(self, arguments, task_vars)
+        arguments, local_wheels = self._with_local_wheels(arguments, task_vars)
         plan = self.plan_module(_MODULE, arguments, task_vars)
         if plan.get("failed"):
             return plan
@@ -36,7 +42,8 @@ class ActionModule(DetachedAction):
         facts: dict[str, Any] = {}
         result = plan
         if plan["changed"]:
-            facts = self._supply(plan, expected, arguments, task_vars)
+            supply = Supply(self, arguments, plan, overlays, local_wheels)
+            facts = self._supply(supply, plan, expected, task_vars)
             if not self._task.check_mode:
                 result = self.run_detached(_MODULE, arguments, task_vars, plan["progress_file"])
                 if result.get("failed"):
@@ -44,43 +51,37 @@ class ActionModule(DetachedAction):
         return {**_complete(plan, expected, result), **facts}
 
     def _supply(
-        self, plan: dict[str, Any], expected: dict[str, str], arguments: dict[str, Any], task_vars: dict[str, Any]
+        self, supply: Supply, plan: dict[str, Any], expected: dict[str, str], task_vars: dict[str, Any]
     ) -> dict[str, Any]:
-        """Judge what is to be installed and, for a host without a network, bring the wheels there."""
+        """Judge what is to be installed, and bring to the host what it cannot get by itself."""
         facts: dict[str, Any] = {"warnings": list(plan["advice"])}
-        supply = Supply(self, arguments, plan)
-        wanted = plan["install"] or (supply.making and plan["needs_uv"])
-        if not wanted or not (supply.checking or supply.making):
+        if not supply.judges and not supply.brings:
             return facts
-        host = task_vars.get("inventory_hostname", "")
         done = supply.check(expected)
         supply.refuse_shortage(done)
-        facts["warnings"] += done.warnings
-        facts["lock_check"] = {
-            "pins": len(done.files),
-            "wheels": len(done.wheels),
-            "bytes": sum(known.contents.size[0] for known in done.wheels.values()),
-            "skipped": done.skipped,
-        }
-        if supply.making and not self._task.check_mode:
+        if supply.judges:
+            facts["warnings"] += done.warnings
+            facts["lock_check"] = {
+                "pins": len(done.files),
+                "wheels": len(done.wheels),
+                "bytes": sum(known.contents.size[0] for known in done.wheels.values()),
+                "skipped": done.skipped,
+            }
+        if supply.brings and not self._task.check_mode:
+            host = task_vars.get("inventory_hostname", "")
             facts["copied"] = supply.bring(done, lambda line: show_progress(host, line))
         return facts
 
-    def _with_contents(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        """Put the text of each file on the controller into the arguments for the host."""
-        arguments = with_lock(self, arguments, task_vars)
-        overlays = arguments.get("overlays")
-        if isinstance(overlays, list) and all(isinstance(overlay, dict) for overlay in overlays):
-            arguments["overlays"] = [
-                {
-                    "dest": overlay.get("dest"),
-                    "content": read_text(self, overlay["src"], "an overlay", task_vars),
-                }
-                if isinstance(overlay.get("src"), str)
-                else overlay
-                for overlay in overlays
-            ]
-        return arguments
+    def _with_local_wheels(
+        self, arguments: dict[str, Any], task_vars: dict[str, Any]
+    ) -> tuple[dict[str, Any], str | None]:
+        """Return the arguments, and where the folder of ``local_wheels`` is."""
+        name = arguments.get("local_wheels")
+        if not isinstance(name, str) or not name:
+            return arguments, None
+        folder = find(self, name, "the folder of local_wheels", task_vars, folder=True)
+        # The host need not know where it lies on somebody's controller.
+        return {**arguments, "local_wheels": os.path.basename(os.path.normpath(name))}, folder
 
 
 def _expected(plan: dict[str, Any]) -> dict[str, str]:

@@ -19,9 +19,10 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock_text import lock_text
-from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import record_digest
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import record_digest, sha256_of
 from ansible_collections.gpufleet.dflash.plugins.modules.venv_reference import ARGUMENT_SPEC
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils import _reference_output as output
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._detached import show_progress
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index_hashes import Indexes, Target
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheel_writer import (
     holds,
@@ -61,7 +62,14 @@ class ActionModule(ActionBase):
         answer = self._call({})
         reference, host = answer["reference"], answer["host"]
         with tempfile.TemporaryDirectory(prefix="venv_reference-") as scratch:
-            return self._describe(reference, host, scratch)
+            self._scratch = scratch
+            try:
+                return self._describe(reference, host, scratch)
+            except OSError as error:
+                raise AnsibleActionFail(
+                    f"what was fetched cannot be kept on the controller: {error.filename or scratch}: "
+                    f"{error.strerror}: make room, or set TMPDIR to a folder that has some"
+                ) from error
 
     def _describe(self, reference: dict[str, Any], host: dict[str, Any], scratch: str) -> dict[str, Any]:
         folder = output.Folder(self._dest)
@@ -82,11 +90,10 @@ class ActionModule(ActionBase):
         name = self._vars.get("inventory_hostname", "a host")
         header = [f"What {name} has in {options['venv']}. Made by lock_from_reference."]
         header += [f"Not here, for no index has it: {pin} (see not-in-index.yml)" for pin in absent]
-        notes = reference["notes"] + [
-            f"not text: overlay {one['path']}" for one in overlays if output.as_text(self._content[one["path"]]) is None
-        ]
+        notes = reference["notes"]
         description = {"reference": name, "venv": options["venv"], "python": reference["python"], **host}
         description |= {"left_out": reference["left_out"], "notes": notes}
+        description["variables"] = self._variables(bool(overlays), any(row["wheel"] for row in missing.values()))
         folder.add("lock.txt", lock_text(locked, header).encode())
         folder.add("overlays.yml", output.as_yaml([self._overlay_option(one["path"]) for one in overlays]))
         folder.add("overlays.diff", differences.encode())
@@ -113,10 +120,26 @@ class ActionModule(ActionBase):
         return os.path.abspath(os.path.expanduser(self._loader.path_dwim(dest)))
 
     def _overlay_option(self, path: str) -> dict[str, str]:
-        place = os.path.join(self._dest, output.OVERLAYS, path)
+        return {"dest": path, "src": self._named(output.OVERLAYS, path)}
+
+    def _named(self, *parts: str) -> str:
+        """A file of the folder as variables name it: from the inventory's directory when it is below that."""
+        place = os.path.join(self._dest, *parts)
         inventory = self._vars.get("inventory_dir")
         below = inventory and os.path.commonpath([os.path.abspath(inventory), place]) == os.path.abspath(inventory)
-        return {"dest": path, "src": os.path.relpath(place, inventory) if below else place}
+        return os.path.relpath(place, inventory) if below else place
+
+    def _variables(self, overlays: bool, wheels: bool) -> dict[str, str]:
+        """What an inventory says to deploy what is in the folder."""
+        found = {"cuda_runtime_lock": self._named("lock.txt")}
+        if wheels:
+            found["cuda_runtime_local_wheels"] = self._named(output.WHEELHOUSE)
+        if overlays:
+            name = self._named("overlays.yml")
+            place = f"'{name}'" if os.path.isabs(name) else f"inventory_dir ~ '/{name}'"
+            lookup = f"lookup('ansible.builtin.file', {place}) | from_yaml"
+            found["sglang_dflash_overlays"] = "{{ " + lookup + " }}"
+        return found
 
     def _call(self, more: dict[str, Any]) -> dict[str, Any]:
         arguments = {name: self._options[name] for name in _FOR_THE_HOST}
@@ -127,43 +150,35 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(result.get("msg")), result=result)
         return result
 
-    def _fetch(self, files: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-        """The content of files of the host, in their order, each held against its digest."""
+    def _fetch(self, files: Sequence[Mapping[str, Any]], keeping: bool = False) -> Iterator[Path]:
+        """Files of the host in their order, each held against its digest.
+
+        Unless they are kept, each is gone when the next one is asked for.
+        """
+        total = sum(file["size"] for file in files)
+        folder = tempfile.mkdtemp(dir=self._scratch)
+        arrived = _Arrivals(folder, files)
         batch: list[dict[str, Any]] = []
-        content: dict[int, bytes] = {}
-        done = 0
-
-        def load() -> None:
-            parts = self._call({"read": [{k: p[k] for k in ("path", "offset", "length")} for p in batch]})["parts"]
-            for part, text in zip(batch, parts):
-                content[part["file"]] = content.get(part["file"], b"") + zlib.decompress(base64.b64decode(text))
-            batch.clear()
-
-        def finished(until: int) -> Iterator[bytes]:
-            nonlocal done
-            while done < until:
-                data = content.pop(done, b"")
-                if hashlib.sha256(data).hexdigest() != files[done]["sha256"]:
-                    raise AnsibleActionFail(
-                        f"a file changed while it was read: {files[done]['path']}: run it again when nobody works there"
-                    )
-                done += 1
-                yield data
-
+        done = read = 0
         room = _PART
         for number, file in enumerate(files):
             offset = 0
             while offset < file["size"]:
                 length = min(room, file["size"] - offset)
                 batch.append({"file": number, "path": file["path"], "offset": offset, "length": length})
-                offset, room = offset + length, room - length
+                offset, room, read = offset + length, room - length, read + length
                 if not room:
-                    load()
-                    room = _PART
-                    yield from finished(number)
+                    arrived.add(batch, self._call({"read": [_wanted(part) for part in batch]})["parts"])
+                    batch, room = [], _PART
+                    words = f"reading {read / 1e6:,.0f} of {total / 1e6:,.0f} MB: {os.path.basename(file['path'])}"
+                    show_progress(self._vars.get("inventory_hostname", ""), words)
+                    while done < number:
+                        yield from arrived.whole(done, keeping)
+                        done += 1
         if batch:
-            load()
-        yield from finished(len(files))
+            arrived.add(batch, self._call({"read": [_wanted(part) for part in batch]})["parts"])
+        for number in range(done, len(files)):
+            yield from arrived.whole(number, keeping)
 
     def _overlays(
         self,
@@ -175,20 +190,20 @@ class ActionModule(ActionBase):
         scratch: str,
     ) -> str:
         """Put the overlays into the folder and return their differences from the pristine files."""
-        self._content: dict[str, bytes] = {}
+        self._content: dict[str, Path] = {}
         wanted = []
         for one in overlays:
             place = folder.existing(f"{output.OVERLAYS}/{one['path']}")
-            if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == one["sha256"]:
-                self._content[one["path"]] = place.read_bytes()
+            if place.is_file() and sha256_of(str(place)) == one["sha256"]:
+                self._content[one["path"]] = place
             else:
                 wanted.append({"path": one["file"], "sha256": one["sha256"], "size": one["size"], "name": one["path"]})
-        for file, data in zip(wanted, self._fetch(wanted)):
-            self._content[file["name"]] = data
+        for file, fetched in zip(wanted, self._fetch(wanted, keeping=True)):
+            self._content[file["name"]] = fetched
         patched = {
             one["distribution"]
             for one in overlays
-            if one["distribution"] in entries and output.as_text(self._content[one["path"]]) is not None
+            if one["distribution"] in entries and output.text_of(self._content[one["path"]]) is not None
         }
         pristine = {}
         for name in sorted(patched) if self._options["pristine"] else ():
@@ -221,10 +236,42 @@ class ActionModule(ActionBase):
                 with open(place, "w+b") as stream:
                     write_wheel(stream, described, self._fetch)
             folder.add(f"{output.WHEELHOUSE}/{name}", place)
-            digest = hashlib.sha256(place.read_bytes()).hexdigest()
+            digest = sha256_of(str(place))
             row.update(wheel=f"{output.WHEELHOUSE}/{name}", sha256=digest)
             entries[row["name"]] = LockEntry(row["name"], row["version"], None, (f"sha256:{digest}",))
         return entries
+
+
+class _Arrivals:
+    """Files that come in parts, each part after the one before it."""
+
+    def __init__(self, folder: str, files: Sequence[Mapping[str, Any]]) -> None:
+        self._folder, self._files = Path(folder), files
+        self._digests: dict[int, Any] = {}
+
+    def add(self, batch: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> None:
+        """Append the answer of the host to a batch of parts."""
+        for part, text in zip(batch, parts):
+            data = zlib.decompress(base64.b64decode(text))
+            with open(self._folder / str(part["file"]), "ab") as stream:
+                stream.write(data)
+            self._digests.setdefault(part["file"], hashlib.sha256()).update(data)
+
+    def whole(self, number: int, keeping: bool) -> Iterator[Path]:
+        """Yield a file that is complete. Raises AnsibleActionFail when it is not the one that was asked for."""
+        path = self._folder / str(number)
+        path.touch()  # an empty file has no parts
+        if self._digests.pop(number, hashlib.sha256()).hexdigest() != self._files[number]["sha256"]:
+            raise AnsibleActionFail(
+                f"a file changed while it was read: {self._files[number]['path']}: run it again when nobody works there"
+            )
+        yield path
+        if not keeping:
+            path.unlink()
+
+
+def _wanted(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: part[key] for key in ("path", "offset", "length")}
 
 
 def _look_up(
@@ -268,13 +315,12 @@ def _row(one: Mapping[str, Any], reason: str) -> dict[str, Any]:
     }
 
 
-def _pristine(overlay: Mapping[str, Any], folder: Path | None) -> bytes | None:
+def _pristine(overlay: Mapping[str, Any], folder: Path | None) -> Path | None:
     """The file as its distribution has it; None when that is not the one that the host's RECORD has."""
     place = folder and folder / output.checked_path(overlay["path"])
     if not place or not place.is_file():
         return None
-    content = place.read_bytes()
-    return content if record_digest(hashlib.sha256(content).hexdigest()) in overlay["recorded"] else None
+    return place if record_digest(sha256_of(str(place))) in overlay["recorded"] else None
 
 
 def _summary(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -28,7 +27,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._adopt import (
     read_base,
     renamed,
 )
-from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular, write_atomically
+from ansible_collections.gpufleet.dflash.plugins.module_utils._files import read_regular, share_blocks, write_atomically
 from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import is_generation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import Base, GenerationError
@@ -36,8 +35,6 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import rec
 
 Progress = Callable[[str], None]
 
-_FICLONE = 0x40049409  # ioctl_ficlone(2)
-_NO_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY)
 _SHEBANG_LIMIT = 127  # execve(2): what the kernel reads of the first line
 _TEXT_LIMIT = 1 << 20
 
@@ -93,21 +90,11 @@ class _Copier:
             open(place, "xb") as writer,
         ):
             status = os.fstat(reader.fileno())
-            if not self._clone(reader.fileno(), writer.fileno()):
+            self._cloning = self._cloning and share_blocks(reader.fileno(), writer.fileno())
+            if not self._cloning:
                 shutil.copyfileobj(reader, writer, 1 << 20)
             os.fchmod(writer.fileno(), _mode(status.st_mode))
         os.utime(place, ns=(status.st_mtime_ns, status.st_mtime_ns))
-
-    def _clone(self, reader: int, writer: int) -> bool:
-        if not self._cloning:
-            return False
-        try:
-            fcntl.ioctl(writer, _FICLONE, reader)
-        except OSError as error:
-            if error.errno not in _NO_CLONE:
-                raise
-            self._cloning = False
-        return self._cloning
 
 
 def _mode(mode: int) -> int:

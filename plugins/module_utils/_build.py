@@ -10,7 +10,6 @@ import os
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _prune, _space
@@ -35,11 +34,15 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
     is_generation,
     read_manifest,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._overlays import (
+    need_of,
+    read_overlays,
+    refuse_absent,
+    whole_in_store,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
     GenerationError,
-    Overlay,
     Recipe,
-    check_overlay_path,
     inspect_interpreter,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._requirements import marker_applies
@@ -48,6 +51,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_store impor
     clash_messages,
     contents,
     gathered,
+    lacking_message,
     stored,
     wheels_of,
 )
@@ -61,10 +65,7 @@ def make_recipe(options: Mapping[str, Any]) -> Recipe:
             lock = read_lock(options["lock_content"], options["lock"] or "lock_content")
         except LockError as error:
             raise GenerationError(str(error)) from error
-    overlays = sorted(
-        Overlay(check_overlay_path(overlay["dest"]), overlay["content"].encode()) for overlay in options["overlays"]
-    )
-    _refuse_in_each_others_way([overlay.path for overlay in overlays])
+    overlays = read_overlays(options["overlays"])
     root = check_root(options["root"], GenerationError)
     base = read_base(options["base"]) if options.get("base") else None
     interpreter = inspect_interpreter(options["python"] or (base.python if base else sys.executable))
@@ -74,19 +75,7 @@ def make_recipe(options: Mapping[str, Any]) -> Recipe:
             raise GenerationError(
                 f"the base is of another Python than {feature}: {base.path}: leave the option python away"
             )
-    return Recipe(root, lock, tuple(overlays), interpreter, base)
-
-
-def _refuse_in_each_others_way(paths: Sequence[str]) -> None:
-    there = set(paths)
-    for number, path in enumerate(paths):
-        if path in paths[:number]:
-            raise GenerationError(f"two overlays have one dest: {path}: keep one of them")
-        for parent in map(str, PurePosixPath(path).parents):
-            if parent in there:
-                raise GenerationError(
-                    f"an overlay's dest is a file and a folder at once: {parent} and {path}: keep one of them"
-                )
+    return Recipe(root, lock, overlays, interpreter, base)
 
 
 def plan(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +102,8 @@ def plan(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     if recipe.base:
         result["base"] = {"path": recipe.base.path, "distributions": recipe.base.distributions}
     if manifest is None:
-        result.update(_needs(recipe, options, everything))
+        result.update(_needs(recipe, options, everything, planning=True))
+        result["stored"] += whole_in_store(recipe.overlays, recipe.root)
     return result
 
 
@@ -121,13 +111,15 @@ def run(recipe: Recipe, options: Mapping[str, Any], progress: Progress) -> dict[
     """Build a recipe's generation and return its manifest and identity; raises GenerationError."""
     existed = _manifest(recipe)
     if existed is None:
-        _refuse_shortage(recipe, _needs(recipe, options, manifests(recipe.root))["space"])
+        refuse_absent(recipe.overlays, recipe.root)
+        _refuse_shortage(recipe, _needs(recipe, options, manifests(recipe.root), planning=False)["space"])
     with contextlib.ExitStack() as stack:
         houses = [options["wheelhouse"]] if options.get("wheelhouse") else []
-        if options.get("make_wheelhouse") and existed is None:
-            hashes = [digest for entry in recipe.lock for digest in entry.hashes]
+        hashes = [*(digest for entry in recipe.lock for digest in entry.hashes), *UV_HASHES]
+        # Whoever brought them: what is here already need not be fetched, and an index may not have it.
+        if existed is None and (options.get("make_wheelhouse") or stored(recipe.root, hashes)):
             try:
-                houses.append(stack.enter_context(gathered(recipe.root, recipe.id, [*hashes, *UV_HASHES])))
+                houses.append(stack.enter_context(gathered(recipe.root, recipe.id, hashes)))
             except OSError as error:
                 raise GenerationError(f"cannot be written: {error.filename}: {error.strerror}") from error
         extra = options.get("extra_index_urls") or []
@@ -155,21 +147,32 @@ def absent(options: Mapping[str, Any], check_mode: bool, progress: Progress) -> 
     return _prune.described(root, done)
 
 
-def _needs(recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a build will take and have: for the controller, which knows the sizes of what the index has."""
+def _needs(
+    recipe: Recipe, options: Mapping[str, Any], everything: Sequence[Mapping[str, Any]], planning: bool
+) -> dict[str, Any]:
+    """What a build will take and have: for the controller, which knows the sizes of what the index has.
+
+    While it is planned, the controller may still bring wheels that are lacking.
+    """
     choice = choice_of(recipe)
     entries = to_install(recipe, choice)
     present = {f"{name}=={version}" for found in everything for name, version in found["distributions"].items()}
-    sizes = _sizes_on_host(recipe, options, entries)
+    on_host = _on_host(options, entries)
+    lacking = _lacking(recipe, options, entries, on_host)
+    if lacking and not (planning and options.get("local_wheels")):
+        raise GenerationError(lacking_message(lacking, options.get("wheelhouse"), bool(options.get("local_wheels"))))
+    sizes = _sizes(recipe, options, on_host)
     need = _space.need_of(sizes, [entry.pin for entry in entries], present)
     base = _base_need(recipe, choice) if recipe.base else _space.Need(0, 0)
-    room = _space.room_at(recipe.root)
-    space = {"need": list(need.plus(base)), "room": list(room)}
+    need = need.plus(base).plus(need_of(recipe.overlays, recipe.root))
+    space = {"need": list(need), "room": list(_space.room_at(recipe.root))}
     _refuse_shortage(recipe, space)
     answer: dict[str, Any] = {
         "space": space,
         "install": [[entry.name, entry.version, entry.marker, list(entry.hashes)] for entry in entries],
         "present": sorted(present),
+        "on_host": sorted(on_host),
+        "lacking": lacking,
         "stored": sorted(stored(recipe.root, [*(d for entry in recipe.lock for d in entry.hashes), *UV_HASHES])),
         "needs_uv": not options["uv"],
         "driver": options.get("driver") or driver_version(),
@@ -192,27 +195,29 @@ def _refuse_shortage(recipe: Recipe, space: Mapping[str, Any]) -> None:
         raise GenerationError(words)
 
 
-def _sizes_on_host(
-    recipe: Recipe, options: Mapping[str, Any], entries: Sequence[LockEntry]
-) -> dict[str, tuple[int, int]]:
-    """Sizes of the wheels of a wheelhouse; raises GenerationError for one that cannot give what the lock needs."""
-    folder = options.get("wheelhouse")
-    if not folder:
-        return {}
-    found = wheels_of(folder, entries)
-    if options.get("no_index"):
-        markers = recipe.interpreter.markers
-        missing = [
-            entry.pin
-            for entry in entries
-            if entry.pin not in found and (entry.marker is None or marker_applies(entry.marker, markers))
-        ]
-        if missing:
-            raise GenerationError(
-                f"the wheelhouse has no wheel of {', '.join(missing[:5])}"
-                + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-                + f": {folder}: put them there, or let make_wheelhouse fetch them"
-            )
+def _on_host(options: Mapping[str, Any], entries: Sequence[LockEntry]) -> dict[str, list[str]]:
+    """{pin: paths} of the wheels of the wheelhouse that somebody put on the host."""
+    return wheels_of(options["wheelhouse"], entries) if options.get("wheelhouse") else {}
+
+
+def _lacking(
+    recipe: Recipe, options: Mapping[str, Any], entries: Sequence[LockEntry], found: Mapping[str, list[str]]
+) -> list[str]:
+    """Pins that neither a wheelhouse of the host nor what was copied here can give, where no index is asked."""
+    if not options.get("no_index") or not (options.get("wheelhouse") or options.get("local_wheels")):
+        return []
+    markers = recipe.interpreter.markers
+    return [
+        entry.pin
+        for entry in entries
+        if entry.pin not in found
+        and not stored(recipe.root, entry.hashes)
+        and (entry.marker is None or marker_applies(entry.marker, markers))
+    ]
+
+
+def _sizes(recipe: Recipe, options: Mapping[str, Any], found: dict[str, list[str]]) -> dict[str, tuple[int, int]]:
+    """Sizes of the wheels of a wheelhouse; raises GenerationError for those that cannot be installed together."""
     files = contents(found)
     if options.get("check_lock", True):
         wrong = clash_messages(files, {overlay.path for overlay in recipe.overlays})

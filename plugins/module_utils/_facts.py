@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import lib
 
 __all__ = ["Request", "damaged", "gather", "result", "summary_line", "summary_of_many"]
 
-# An overlay larger than this is listed without its digest: hashing it would make the facts slow.
+# An overlay larger than this is listed without its digest unless all files are hashed: that would make the facts slow.
 _OVERLAY_HASH_LIMIT = 16 * 1024 * 1024
 
 
@@ -140,11 +140,11 @@ def _resolution(facts: Facts, detail: str) -> list[dict[str, Any]]:
 def _overlays(facts: Facts) -> list[dict[str, Any]]:
     """Files laid over installed packages: added ones, and those whose content is not the recorded one."""
     overlays: list[dict[str, Any]] = [
-        {"path": path, "distribution": None, "change": "added", "sha256": _digest(path)}
+        {"path": path, "distribution": None, "change": "added", "sha256": _digest(path, facts.hashed)}
         for path in unowned_files(facts.installed, facts.venv.site_packages)
     ]
     overlays += [
-        {"path": path, "distribution": None, "change": "added", "sha256": _digest(path)}
+        {"path": path, "distribution": None, "change": "added", "sha256": _digest(path, facts.hashed)}
         for path in facts.declared
         if not facts.owners(path) and path not in {overlay["path"] for overlay in overlays}
     ]
@@ -153,12 +153,14 @@ def _overlays(facts: Facts) -> list[dict[str, Any]]:
             "path": altered.path,
             "distribution": altered.distribution.name,
             "change": "altered",
-            "sha256": _digest(altered.path),
+            "sha256": _digest(altered.path, facts.hashed),
         }
         for altered in facts.integrity.altered
     ]
     for overlay in overlays:
-        overlay["declared"] = facts.declared.get(str(overlay["path"])) == overlay["sha256"]
+        # A large one that is not what was declared is a problem of its own.
+        expected = facts.declared.get(str(overlay["path"]))
+        overlay["declared"] = expected is not None and overlay["sha256"] in (None, expected)
     return sorted(overlays, key=lambda overlay: str(overlay["path"]))
 
 
@@ -188,8 +190,8 @@ def _deep(facts: Facts, detail: str) -> dict[str, Any]:
     }
 
 
-def _digest(path: str) -> str | None:
+def _digest(path: str, whatever_size: bool) -> str | None:
     try:
-        return sha256_of(path) if os.path.getsize(path) <= _OVERLAY_HASH_LIMIT else None
+        return sha256_of(path) if whatever_size or os.path.getsize(path) <= _OVERLAY_HASH_LIMIT else None
     except OSError:
         return None

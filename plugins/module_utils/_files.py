@@ -13,9 +13,12 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Callable
+from typing import BinaryIO, Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import open_regular
+
+_FICLONE = 0x40049409  # ioctl_ficlone(2)
+_NO_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY)
 
 
 def check_root(root: str, error: type[Exception]) -> str:
@@ -44,11 +47,18 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
 
     The file gets a new inode: content behind other hard links to the old one stays as it is.
     """
+    with replacing(path, mode) as stream:
+        stream.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Yield a new file, for writing and reading, that gets its name when the block ends without an error."""
     folder = os.path.dirname(path)
     handle, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+        with os.fdopen(handle, "w+b") as stream:
+            yield stream
             stream.flush()
             os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
@@ -58,6 +68,17 @@ def write_atomically(path: str, content: bytes, mode: int = 0o644) -> None:
             os.unlink(temporary)
         raise
     _sync_folder(folder)
+
+
+def share_blocks(reader: int, writer: int) -> bool:
+    """Let an empty open file have the content of another without a copy of it; False where the file system cannot."""
+    try:
+        fcntl.ioctl(writer, _FICLONE, reader)
+    except OSError as error:
+        if error.errno not in _NO_CLONE:
+            raise
+        return False
+    return True
 
 
 def link_atomically(target: str, path: str) -> None:

@@ -77,6 +77,8 @@ class Facts:
     torch_cuda: str | None
     # {path: SHA-256} of the files that a generation's recipe laid over its packages on purpose.
     declared: dict[str, str] = field(default_factory=dict)
+    # Every file is compared by its content, however large it is.
+    hashed: bool = False
     # Where Python looks for modules: PYTHONPATH and the venv's own import path.
     import_path: tuple[str, ...] = ()
     # torch is there and was built for no GPU at all.

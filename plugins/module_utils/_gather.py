@@ -98,6 +98,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
         unit=request.unit,
         torch_cuda=torch_cuda_version(torch) if torch else None,
         declared=declared_overlays(venv.path, venv.site_packages[0]),
+        hashed=request.verify == "hash",
         import_path=import_path,
         torch_without_cuda=is_built_without_gpu(torch) if torch else False,
         weak_library_path=weak_library_path(environment, directory),

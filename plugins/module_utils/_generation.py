@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -31,10 +30,10 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._manifest import (
     is_generation,
     read_manifest,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._overlays import lay
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
     SCHEMA,
     GenerationError,
-    Overlay,
     Recipe,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._usage import processes_in
@@ -138,7 +137,7 @@ def _build(recipe: Recipe, source: Source, progress: Progress) -> dict[str, Any]
             link_compiled(site, sibling, recipe.interpreter.tag)
         compile_rest(python, [site])
     for overlay in recipe.overlays:
-        _lay(overlay, site, python)
+        lay(overlay, recipe.root, site, python)
     installed = json.loads(run_uv(uv, ["pip", "list", "--python", python, "--format", "json"], source))
     distributions = {normalise(row["name"]): row["version"] for row in installed}
     if recipe.lock:
@@ -247,20 +246,6 @@ def site_packages(venv: str) -> str:
     if len(found) != 1:
         raise GenerationError(f"not one site-packages folder but {len(found)}: {venv}/lib: remove it and build again")
     return str(found[0])
-
-
-def _lay(overlay: Overlay, site: str, python: str) -> None:
-    place = os.path.join(site, overlay.path)
-    os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
-    # A new inode: the file that it replaces may be hard-linked to the cache and to other generations.
-    write_atomically(place, overlay.content)
-    if place.endswith(".py"):
-        compiled = subprocess.run(
-            [python, "-I", "-m", "compileall", "-q", "-f", place], capture_output=True, text=True, check=False
-        )
-        if compiled.returncode:
-            words = (compiled.stdout + compiled.stderr).strip().splitlines() or ["no reason given"]
-            raise GenerationError(f"an overlay does not compile: {overlay.path}: {words[-1]}")
 
 
 def _compare(recipe: Recipe, distributions: dict[str, str]) -> None:

@@ -250,12 +250,12 @@ def _manifests(venvs: str) -> dict[str, dict[str, Any]]:
 
 
 def _clean_cache(root: str, gone: list[dict[str, Any]], left: list[dict[str, Any]], lock: int) -> None:
-    """Take out of uv's cache, and the wheels that were copied here, what no generation has any more.
+    """Take out of uv's cache, and of the files that were copied here, what no generation has any more.
 
     Without that a removal frees next to nothing: the files of a generation are hard links to the cache.
     """
     staying = {pin for manifest in left for pin in _pins(manifest)}
-    hashes = {digest for manifest in left for digest in manifest.get("wheels", [])}
+    hashes = {digest for manifest in left for digest in _copied(manifest)}
     cache = os.path.join(root, "cache")
     for manifest in gone:
         for name, version in set(_pins(manifest)) - staying:
@@ -264,8 +264,8 @@ def _clean_cache(root: str, gone: list[dict[str, Any]], left: list[dict[str, Any
                 for pointer in Path(cache, "uv").glob(f"wheels-v*/{place}/{name}/{version}-*"):
                     with contextlib.suppress(OSError):
                         pointer.unlink()
-        for digest in set(manifest.get("wheels", [])) - hashes:
-            if re.fullmatch(r"[0-9a-f]{64}", str(digest)):
+        for digest in _copied(manifest) - hashes:
+            if re.fullmatch(r"[0-9a-f]{64}", digest):
                 shutil.rmtree(os.path.join(root, "wheels", digest), ignore_errors=True)
     uv = known_uv(os.path.join(root, "tools"))
     if gone and uv:
@@ -276,3 +276,8 @@ def _clean_cache(root: str, gone: list[dict[str, Any]], left: list[dict[str, Any
 
 def _pins(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     return list(manifest["distributions"].items())
+
+
+def _copied(manifest: Mapping[str, Any]) -> set[str]:
+    """The hashes of what a generation may have in the store: wheels and overlays."""
+    return {str(digest) for digest in (*manifest.get("wheels", []), *manifest["overlays"].values())}

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import subprocess
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry, lock_digest
@@ -58,12 +57,9 @@ class Overlay(NamedTuple):
     """One file laid into site-packages after the lock is installed."""
 
     path: str  # relative to site-packages
-    content: bytes
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content, in hex."""
-        return hashlib.sha256(self.content).hexdigest()
+    digest: str  # SHA-256 of the content, in hex
+    content: bytes | None  # None: the file lies in the store
+    size: int  # bytes; 0 where nobody said it
 
 
 class Base(NamedTuple):
@@ -132,11 +128,3 @@ def inspect_interpreter(python: str) -> Interpreter:
             f"Python {interpreter.version} is too old: {python}: name a newer one (3.9 at least) with the option python"
         )
     return interpreter
-
-
-def check_overlay_path(path: str) -> str:
-    """Return an overlay's path below site-packages, normalised; raises GenerationError when it leaves it."""
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
-        raise GenerationError(f"an overlay's dest is a path below site-packages: '{path}'")
-    return str(pure)

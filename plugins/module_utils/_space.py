@@ -32,9 +32,7 @@ class Need(NamedTuple):
 
 def room_at(path: str) -> Room:
     """Return what is free where path is, or will be."""
-    while not os.path.isdir(path):
-        path = os.path.dirname(path) or "/"
-    status = os.statvfs(path)
+    status = os.statvfs(_standing(path))
     return Room(status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None)
 
 
@@ -72,10 +70,8 @@ def tells_of_a_full_disk(words: str) -> bool:
 
 def shares_blocks(source: str, destination: str) -> bool:
     """Whether copies from source to destination can share their blocks: on one file system of a kind that can."""
-    while not os.path.isdir(destination):
-        destination = os.path.dirname(destination) or "/"
-    device = os.stat(source).st_dev
-    if device != os.stat(destination).st_dev:
+    device = os.stat(_standing(source)).st_dev
+    if device != os.stat(_standing(destination)).st_dev:
         return False
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
@@ -84,3 +80,10 @@ def shares_blocks(source: str, destination: str) -> bool:
             if before.split()[2:3] == [wanted]:
                 return after.split()[:1] in (["btrfs"], ["xfs"], ["bcachefs"])
     return True  # a subvolume, whose device number is in no table of mounts
+
+
+def _standing(path: str) -> str:
+    """The folder that stands nearest above a path, or at it."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path) or "/"
+    return path

@@ -1,10 +1,11 @@
 # Copyright (c) 2026, gpufleet.dflash contributors
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Wheels that are on the host already: a wheelhouse of somebody's own, and the store of those that were copied here.
+"""Files that are on the host already: a wheelhouse of somebody's own, and the store of what was copied here.
 
-The store is ``<root>/wheels/<sha256>/<file>``. A file gets its name there only after its hash was verified. Private to
-the collection.
+The store is ``<root>/wheels/<sha256>/<file>``: wheels under their names, and overlays that are no short text under one
+name, whatever they are called in the generations that have them. A file gets its name there only after its hash was
+verified. Private to the collection.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import Gen
 from ansible_collections.gpufleet.dflash.plugins.module_utils._versions import same_version
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_archive import WheelFiles, clashes, read_wheel
 
+OVERLAY = "overlay"
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 def store_of(root: str) -> str:
     """The folder of the store below root."""
     return os.path.join(root, "wheels")
+
+
+def overlay_in_store(root: str, digest: str) -> str:
+    """Where the file of an overlay lies in the store, or would."""
+    return os.path.join(store_of(root), digest, OVERLAY)
 
 
 def stored(root: str, hashes: Iterable[str]) -> dict[str, str]:
@@ -65,7 +72,8 @@ def gathered(root: str, name: str, hashes: Iterable[str]) -> Iterator[str]:
     os.rename(made, folder)
     try:
         for path in stored(root, hashes).values():
-            os.link(path, os.path.join(folder, os.path.basename(path)))
+            with contextlib.suppress(FileExistsError):  # two builds under one name: either has a hash of the lock
+                os.link(path, os.path.join(folder, os.path.basename(path)))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,15 +90,15 @@ def _remove_unless_held(folder: str) -> None:
             os.close(handle)
 
 
-def wheels_of(folder: str, entries: Sequence[LockEntry]) -> dict[str, list[str]]:
+def wheels_of(folder: str, entries: Sequence[LockEntry], what: str = "the wheelhouse") -> dict[str, list[str]]:
     """Return {pin: paths} of the wheels in a folder that are of a lock's versions, by their file names.
 
-    Raises GenerationError for a folder that cannot be read.
+    ``what`` names the folder in the message. Raises GenerationError for a folder that cannot be read.
     """
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".whl"))
     except OSError as error:
-        raise GenerationError(f"the wheelhouse cannot be read: {folder}: {error.strerror}") from error
+        raise GenerationError(f"{what} cannot be read: {folder}: {error.strerror}") from error
     by_name: dict[str, list[tuple[str, str]]] = {}
     for name in names:
         parts = name.split("-")
@@ -116,6 +124,17 @@ def contents(wheels: dict[str, list[str]]) -> dict[str, WheelFiles]:
                 words = error.strerror if isinstance(error, OSError) else error
                 raise GenerationError(f"a damaged wheel: {paths[0]}: {words}: fetch it again") from error
     return found
+
+
+def lacking_message(lacking: Sequence[str], folder: str | None, local: bool) -> str:
+    """Say that no index is asked and these pins have no wheel in the wheelhouse of the host, nor on the controller."""
+    places = [*(["the wheelhouse"] if folder else []), *(["local_wheels"] if local else [])]
+    missing = f"{places[0]} has no" if len(places) == 1 else "neither the wheelhouse nor local_wheels has a"
+    more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+    where = f": {folder}" if folder else ""
+    return (
+        f"{missing} wheel of {', '.join(lacking[:5])}{more}{where}: put them there, or let make_wheelhouse fetch them"
+    )
 
 
 def clash_messages(wheels: dict[str, WheelFiles], settled: Container[str] = ()) -> list[str]:

@@ -48,7 +48,7 @@ options:
       - With O(state=absent), how many generations stay, the newest ones. Those in use stay besides.
       - For each instance, this is also how many verified releases can be gone back to; the folders of older ones are
         removed with their generation.
-      - The cache, and the wheels that O(make_wheelhouse) copied, lose what no generation has any more. Without that,
+      - The cache, and what was copied below O(root), lose what no generation has any more. Without that,
         removing generations would free next to nothing, because their files are hard links to the cache.
     type: int
     version_added: 0.2.0
@@ -80,7 +80,11 @@ options:
     type: path
     version_added: 0.2.0
   overlays:
-    description: Files that are laid into site-packages after the lock is installed, such as patched sources.
+    description:
+      - Files that are laid into site-packages after the lock is installed, such as patched sources and libraries of
+        one's own.
+      - They may be of any kind and size. What is no short text is copied to the host when the host lacks it, resumed
+        where an earlier copy stopped, kept below O(root) by its hash, and verified once more when it is laid.
     type: list
     elements: dict
     default: []
@@ -90,11 +94,21 @@ options:
         type: str
         required: true
       src:
-        description: Path of the file on the controller.
+        description: Path of the file on the controller, which is looked for like the O(lock).
         type: str
       content:
         description: The text of the file, instead of O(overlays[].src).
         type: str
+      sha256:
+        description:
+          - SHA-256 of a file that lies in the store below O(root) already, instead of O(overlays[].src).
+          - The action plugin sets it for files that are no short text, after it has copied them there.
+        type: str
+        version_added: 0.2.0
+      size:
+        description: Bytes of that file, for the judgement whether the disk has room. The action plugin sets it.
+        type: int
+        version_added: 0.2.0
   python:
     description:
       - The interpreter the generation is made for.
@@ -121,7 +135,8 @@ options:
     version_added: 0.2.0
   no_index:
     description:
-      - Ask no index. All that the lock needs is in O(wheelhouse), and so is the wheel of uv unless O(uv) is given.
+      - Ask no index. All that the lock needs is in O(wheelhouse) or O(local_wheels), and so is the wheel of uv unless
+        O(uv) is given.
     type: bool
     default: false
     version_added: 0.2.0
@@ -136,6 +151,16 @@ options:
     type: bool
     default: false
     version_added: 0.2.0
+  local_wheels:
+    description:
+      - A folder with wheels on the controller, such as the C(wheelhouse) that M(gpufleet.dflash.venv_reference) makes
+        of what no index has. It is looked for like the O(lock).
+      - Those of its wheels that the lock pins, by name, version and hash, are copied to the host when the host lacks
+        them. The others are left alone. No index is asked for what the folder has.
+      - Everything else comes from the indexes, from O(wheelhouse), or by O(make_wheelhouse), as without this option.
+      - It is an error when the folder has wheels of a pin and none of them has a hash of the lock.
+    type: str
+    version_added: 0.2.0
   wheel_cache:
     description:
       - The folder on the controller in which O(make_wheelhouse) keeps wheels, and O(check_lock) what it read of them.
@@ -146,9 +171,10 @@ options:
     description:
       - Judge the lock on the controller before anything is built, when it reaches the indexes. This reads the names
         of files, and the directories of the wheels' archives by range requests, not the wheels.
-      - Errors are a pin that no index has with a hash of the lock, or no wheel of it that fits the host's Python and
-        C library; two wheels that bring different code to one path, unless an overlay is laid over it; CUDA libraries
-        that PyTorch requires and the lock lacks; a O(driver) that is too old. Pins that were yanked are warnings.
+      - Errors are a pin that neither O(local_wheels) nor an index has with a hash of the lock, or no wheel of it that
+        fits the host's Python and C library; two wheels that bring different code to one path, unless an overlay is
+        laid over it; CUDA libraries that PyTorch requires and the lock lacks; a O(driver) that is too old. Pins that
+        were yanked are warnings.
       - Where an index cannot be reached or read, RV(lock_check) says so and the build goes on.
     type: bool
     default: true
@@ -194,6 +220,12 @@ EXAMPLES = r"""
   gpufleet.dflash.venv_generation:
     base: /srv/sglang/venv
     lock: locks/serving.txt
+
+- name: Build what lock_from_reference wrote down, with wheels that no index has
+  gpufleet.dflash.venv_generation:
+    lock: reference/gpu-a01/lock.txt
+    local_wheels: reference/gpu-a01/wheelhouse
+    overlays: "{{ lookup('ansible.builtin.file', inventory_dir ~ '/reference/gpu-a01/overlays.yml') | from_yaml }}"
 
 - name: Build on a host without a network
   gpufleet.dflash.venv_generation:
@@ -257,8 +289,10 @@ lock_check:
   type: dict
   sample: {pins: 179, wheels: 179, bytes: 8421376512, skipped: ''}
 copied:
-  description: What O(make_wheelhouse) copied to the host, in files and bytes.
-  returned: when O(make_wheelhouse) is set and there is something to build
+  description:
+    - What was copied to the host, in files and bytes, for O(make_wheelhouse), O(local_wheels) and those O(overlays)
+      that are no short text. What the host had already is not in it.
+  returned: when one of these options is used and there is something to build
   type: dict
   sample: {files: 2, bytes: 612345678}
 removed:
@@ -309,9 +343,11 @@ ARGUMENT_SPEC = {
             "dest": {"type": "str", "required": True},
             "src": {"type": "str"},
             "content": {"type": "str"},
+            "sha256": {"type": "str"},
+            "size": {"type": "int"},
         },
-        "mutually_exclusive": [("src", "content")],
-        "required_one_of": [("src", "content")],
+        "mutually_exclusive": [("src", "content", "sha256")],
+        "required_one_of": [("src", "content", "sha256")],
     },
     "python": {"type": "path"},
     "index_url": {"type": "str", "no_log": True},
@@ -319,6 +355,7 @@ ARGUMENT_SPEC = {
     "wheelhouse": {"type": "path"},
     "no_index": {"type": "bool", "default": False},
     "make_wheelhouse": {"type": "bool", "default": False},
+    "local_wheels": {"type": "str"},
     "wheel_cache": {"type": "str", "default": "~/.cache/gpufleet.dflash"},
     "check_lock": {"type": "bool", "default": True},
     "driver": {"type": "str"},

@@ -17,11 +17,13 @@ description:
   - C(overlays/) and C(overlays.yml) have the files that no wheel brings. They are those whose content is not the one in
     C(RECORD), such as patched sources, and those inside a package that nobody owns. C(overlays.yml) is what the option
     C(overlays) of M(gpufleet.dflash.venv_generation) takes. C(overlays.diff) shows the difference from the pristine
-    files, which are taken from the wheel of the index and compared with the host's C(RECORD).
+    files, which are taken from the wheel of the index and compared with the host's C(RECORD), and names libraries and
+    other binary files with their hashes.
   - C(not-in-index.yml) names the distributions that no index has. With O(build_missing) they are made into wheels in
-    C(wheelhouse/), from the files that their C(RECORD) names, and their hashes are in the lock.
+    C(wheelhouse/), from the files that their C(RECORD) names, and their hashes are in the lock. The option
+    C(local_wheels) of M(gpufleet.dflash.venv_generation) brings them to other hosts.
   - C(host.yml) tells Python, machine, glibc and driver of the reference, what was left out, and what the copy will have
-    otherwise.
+    otherwise, and has the variables that deploy it all.
   - Running it again changes nothing, unless the reference or what the index has of its versions changed.
 version_added: 0.2.0
 author:

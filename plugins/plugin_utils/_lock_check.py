@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import (
     DRIVER_FLOORS,
@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import 
     normalise,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import write_atomically
+from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import open_regular
 from ansible_collections.gpufleet.dflash.plugins.module_utils._versions import same_version
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_archive import WheelFiles, read_wheel
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheel_store import clash_messages
@@ -31,6 +32,10 @@ _THREADS = 12
 _METADATA_LIMIT = 8 << 20
 _GLIBC = re.compile(r"glibc (\d+)\.(\d+)")
 _LEGACY = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
+
+
+# {pin: wheels of the controller that have a hash of it}; the url of such a file is its path.
+Local = Mapping[str, Sequence[IndexFile]]
 
 
 class Pin(NamedTuple):
@@ -113,21 +118,31 @@ class Target:
 def check(
     pins: Sequence[Pin],
     target: Target,
-    indexes: Indexes,
+    indexes: Indexes | None,
     cache: str,
     driver: str | None,
     overlays: Container[str] = (),
+    local: Local | None = None,
 ) -> Checked:
-    """Judge the pins of a lock with what is laid over it. What an index does not tell is skipped, never guessed."""
+    """Judge the pins of a lock with what is laid over it. What an index does not tell is skipped, never guessed.
+
+    ``local`` are wheels that are on the controller; no index is asked for what they satisfy, and none at all when
+    ``indexes`` is None.
+    """
     result = Checked([], [], {}, {}, "")
+    local = local or {}
     skipped: list[str] = []
+    satisfied = [pin for pin in pins if any(target.rank(file.name) is not None for file in local.get(pin.text, ()))]
+    asked = [pin for pin in pins if pin not in satisfied] if indexes else []
+    for pin in satisfied:
+        _choose(pin, local[pin.text], target, result)
     try:
-        if pins:
-            indexes.files(pins[0].name)  # when nobody answers, one question is enough to know
+        if indexes and asked:
+            indexes.files(asked[0].name)  # when nobody answers, one question is enough to know
         with ThreadPoolExecutor(_THREADS) as pool:
-            for pin, found in zip(pins, pool.map(lambda pin: _candidates(pin, indexes), pins)):
+            for pin, found in zip(asked, pool.map(lambda pin: _candidates(pin, indexes, local), asked)):
                 _choose(pin, found, target, result)
-            looked = pool.map(lambda item: _look(item[0], item[1], indexes, cache), result.files.items())
+            looked = pool.map(lambda item: _look(item[0], item[1], indexes, cache, local), result.files.items())
             for pin_text, known in zip(list(result.files), looked):
                 if isinstance(known, str):
                     skipped.append(known)
@@ -141,9 +156,10 @@ def check(
     return result._replace(skipped=words)
 
 
-def _candidates(pin: Pin, indexes: Indexes) -> list[IndexFile]:
+def _candidates(pin: Pin, indexes: Indexes | None, local: Local) -> list[IndexFile]:
     """The files of a pin's version; those that can be neither it nor another build of it are left out."""
-    return [file for file in indexes.files(pin.name) if _version_of(file.name) is not None]
+    files = [*local.get(pin.text, ()), *(indexes.files(pin.name) if indexes else ())]
+    return [file for file in files if _version_of(file.name) is not None]
 
 
 def _version_of(filename: str) -> str | None:
@@ -156,7 +172,10 @@ def _choose(pin: Pin, found: Sequence[IndexFile], target: Target, result: Checke
     versioned = [file for file in found if same_version(_version_of(file.name) or "", pin.version)]
     mine = [file for file in versioned if not file.hashes or set(file.hashes) & set(pin.hashes)]
     if not versioned:
-        result.errors.append(f"no index has a wheel of {pin.text}: correct the pin, or name the index that has it")
+        result.errors.append(
+            f"no index has a wheel of {pin.text}: correct the pin, name the index that has it, or give a folder of the "
+            "controller that has it in local_wheels"
+        )
         return
     if not mine:
         result.errors.append(
@@ -181,7 +200,7 @@ def _choose(pin: Pin, found: Sequence[IndexFile], target: Target, result: Checke
     result.files[pin.text] = chosen
 
 
-def _look(pin: str, file: IndexFile, indexes: Indexes, cache: str) -> Known | str:
+def _look(pin: str, file: IndexFile, indexes: Indexes | None, cache: str, local: Local) -> Known | str:
     """What is inside a wheel; in words, why that cannot be told."""
     digest = next((text.partition(":")[2] for text in file.hashes if text.startswith("sha256:")), None)
     place = (
@@ -194,7 +213,7 @@ def _look(pin: str, file: IndexFile, indexes: Indexes, cache: str) -> Known | st
             contents = WheelFiles({path: (int(size), int(crc)) for path, (size, crc) in saved["files"].items()})
             return Known(file, contents, tuple(map(str, saved["requires"])))
     try:
-        with indexes.archive(file) as stream:
+        with _archive(pin, file, indexes, local) as stream:
             contents = read_wheel(stream)
             requires = _requires(stream) if normalise(pin.partition("==")[0]) == "torch" else ()
     except (PackageIndexError, ValueError, OSError) as error:
@@ -205,6 +224,14 @@ def _look(pin: str, file: IndexFile, indexes: Indexes, cache: str) -> Known | st
             os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
             write_atomically(place, text)
     return Known(file, contents, requires)
+
+
+def _archive(pin: str, file: IndexFile, indexes: Indexes | None, local: Local) -> BinaryIO:
+    if file in local.get(pin, ()):
+        return open_regular(file.url)
+    if indexes is None:
+        raise PackageIndexError("no index is asked")
+    return indexes.archive(file)
 
 
 def sha256_in(hashes: Sequence[str]) -> str | None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import filecmp
 import json
 import os
 import shutil
@@ -20,8 +21,9 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._files import writ
 
 OVERLAYS, WHEELHOUSE = "overlays", "wheelhouse"
 _MADE = "# Made by lock_from_reference. A change here is lost when it runs again.\n"
-# Longer texts are not compared line by line in the task's own diff.
+# Longer texts are not compared line by line: in the task's own diff, and in overlays.diff.
 _SHOWN_LIMIT = 1 << 20
+_TEXT_LIMIT = 8 << 20
 
 
 def as_yaml(content: Any) -> bytes:
@@ -48,18 +50,24 @@ def as_text(content: bytes) -> str | None:
         return None
 
 
-def overlay_diff(overlay: Mapping[str, Any], before: bytes | None, after: bytes) -> str:
+def text_of(path: Path) -> str | None:
+    """The text in a file; None when it is none, or too long to be looked at by lines."""
+    return as_text(path.read_bytes()) if path.stat().st_size <= _TEXT_LIMIT else None
+
+
+def overlay_diff(overlay: Mapping[str, Any], before: Path | None, after: Path) -> str:
     """The unified diff of an overlay; ``before`` is the pristine file, None when it cannot be had."""
     path = overlay["path"]
     owner = f" of {overlay['distribution']}" if overlay["distribution"] else ""
     seen = f"# {path}: the same as {overlay['resembles']}\n" if overlay["resembles"] else ""
-    text = as_text(after)
+    text = text_of(after)
     if overlay["change"] == "added":
         old: str | None = ""
     else:
-        old = None if before is None else as_text(before)
+        old = None if before is None else text_of(before)
     if text is None or (old is None and before is not None):
-        return f"{seen}# {path}{owner}: not text: {overlay['change']}, sha256 {overlay['sha256']}\n"
+        facts = f"{overlay['change']}, {overlay['size']:,} bytes, sha256 {overlay['sha256']}"
+        return f"{seen}# {path}{owner}: binary files differ: {facts}\n"
     if old is None:
         return f"{seen}# {path}{owner}: altered, sha256 {overlay['sha256']}; the pristine file was not fetched\n"
     first = "/dev/null" if overlay["change"] == "added" else f"a/{path}"
@@ -143,9 +151,9 @@ class Folder:
 
 def _same(place: Path, content: bytes | Path) -> bool:
     try:
-        return place.is_file() and place.read_bytes() == (
-            content if isinstance(content, bytes) else content.read_bytes()
-        )
+        if isinstance(content, bytes):
+            return place.is_file() and place.stat().st_size == len(content) and place.read_bytes() == content
+        return place.is_file() and filecmp.cmp(place, content, shallow=False)
     except OSError:
         return False
 
@@ -154,9 +162,12 @@ def _shown(content: bytes | Path) -> str:
     if isinstance(content, Path):
         if not content.is_file():
             return ""
-        content = content.read_bytes() if content.stat().st_size <= _SHOWN_LIMIT else b"\0" * content.stat().st_size
-    text = as_text(content) if len(content) <= _SHOWN_LIMIT else None
-    return f"({len(content)} bytes that are not shown)\n" if text is None else text
+        size = content.stat().st_size
+        content = content.read_bytes() if size <= _SHOWN_LIMIT else b""
+    else:
+        size = len(content)
+    text = as_text(content) if size <= _SHOWN_LIMIT else None
+    return f"({size} bytes that are not shown)\n" if text is None else text
 
 
 def _remove_empty(root: Path) -> None:

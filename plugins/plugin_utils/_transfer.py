@@ -15,39 +15,40 @@ from typing import Any, Callable
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import Wheel
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import HashedFile
 
 _PIECE = 32 << 20  # bytes sent at once: what an interruption costs, and how often progress is told
 
 Progress = Callable[[str], None]
 
 
-def copy_wheels(action: ActionBase, wheels: Sequence[Wheel], store: str, progress: Progress) -> dict[str, int]:
-    """Copy wheels into a host's store, where each gets its name once its hash is verified.
+def copy_files(action: ActionBase, files: Sequence[HashedFile], store: str, progress: Progress) -> dict[str, int]:
+    """Copy files into a host's store, where each gets its name once its hash is verified.
 
     Returns how many files and bytes were sent. Raises AnsibleActionFail.
     """
-    total = sum(wheel.size for wheel in wheels)
+    files = list({file.sha256: file for file in files}.values())
+    total = sum(file.size for file in files)
     sent = 0
-    if not wheels:
+    if not files:
         return {"files": 0, "bytes": 0}
     folder = action._make_tmp_path()
     try:
-        for number, wheel in enumerate(wheels, 1):
-            sent += _Copy(action, wheel, store, folder, progress, f"{number} of {len(wheels)} wheels", total).run()
+        for number, file in enumerate(files, 1):
+            sent += _Copy(action, file, store, folder, progress, f"{number} of {len(files)} files", total).run()
     finally:
         action._remove_tmp_path(folder, force=True)
-    return {"files": len(wheels), "bytes": sent}
+    return {"files": len(files), "bytes": sent}
 
 
 class _Copy:
-    """One wheel on its way to a host."""
+    """One file on its way to a host."""
 
     def __init__(
-        self, action: ActionBase, wheel: Wheel, store: str, folder: str, progress: Progress, what: str, total: int
+        self, action: ActionBase, file: HashedFile, store: str, folder: str, progress: Progress, what: str, total: int
     ) -> None:
-        self._action, self._wheel, self._progress = action, wheel, progress
-        self._place = os.path.join(store, wheel.sha256)
+        self._action, self._file, self._progress = action, file, progress
+        self._place = os.path.join(store, file.sha256)
         self._piece = action._connection._shell.join_path(folder, "piece")
         self._what = f"copying {what} ({total / 1e6:,.0f} MB)"
 
@@ -59,7 +60,8 @@ class _Copy:
             if self._settle():
                 return sent
         raise AnsibleActionFail(
-            f"a wheel does not arrive as it was sent: {self._wheel.name}: see the host's disk and the connection"
+            f"a file does not arrive as it was sent: {self._file.name}: see whether somebody changes it here, the "
+            "host's disk, and the connection"
         )
 
     def _send(self) -> int:
@@ -68,11 +70,11 @@ class _Copy:
             f"umask 022 && mkdir -p {shlex.quote(self._place)} && touch {part} && wc -c < {part}", "cannot be written"
         )
         there = int(answer) if answer.isdigit() else 0
-        size, begun, told = self._wheel.size, there, time.monotonic()
+        size, begun, told = self._file.size, there, time.monotonic()
         if there > size:
             self._run(f": > {part}", "cannot be written")
             there = begun = 0
-        with open(self._wheel.path, "rb") as stream:
+        with open(self._file.path, "rb") as stream:
             stream.seek(there)
             while there < size:
                 data = stream.read(_PIECE)
@@ -92,7 +94,7 @@ class _Copy:
                 there += len(data)
                 if time.monotonic() - told > 1 or there == size:
                     told = time.monotonic()
-                    self._progress(f"{self._what}: {self._wheel.name}, {there / 1e6:,.0f} of {size / 1e6:,.0f} MB")
+                    self._progress(f"{self._what}: {self._file.name}, {there / 1e6:,.0f} of {size / 1e6:,.0f} MB")
         return there - begun
 
     def _settle(self) -> bool:
@@ -101,9 +103,9 @@ class _Copy:
         What is verified has a name that no other run appends to.
         """
         part = shlex.quote(os.path.join(self._place, "part"))
-        named = shlex.quote(os.path.join(self._place, self._wheel.name))
+        named = shlex.quote(os.path.join(self._place, self._file.stored_as or self._file.name))
         answer = self._run(
-            f'right() {{ [ "$(sha256sum < "$1" | cut -d" " -f1)" = {self._wheel.sha256} ]; }}; '
+            f'right() {{ [ "$(sha256sum < "$1" | cut -d" " -f1)" = {self._file.sha256} ]; }}; '
             f"if [ -f {named} ] && right {named}; then rm -f {part}; echo right; "
             f"elif mv {part} {part}.$$ && right {part}.$$; "
             f"then sync {part}.$$ 2>/dev/null; mv {part}.$$ {named} && echo right; else rm -f {part}.$$; fi",
@@ -117,5 +119,5 @@ class _Copy:
             words = (str(answer.get("stderr") or answer.get("stdout")).strip().splitlines() or ["no reason given"])[-1]
             if "No space left" in words:
                 words = "the disk is full: make room, or choose another root"
-            raise AnsibleActionFail(f"a wheel {what} on the host: {self._place}: {words}")
+            raise AnsibleActionFail(f"a file {what} on the host: {self._place}: {words}")
         return str(answer.get("stdout", "")).strip()

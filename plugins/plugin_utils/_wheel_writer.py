@@ -14,6 +14,7 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import record_digest
@@ -42,23 +43,38 @@ def record_of(path: str, dist_info: str) -> str | None:
 def write_wheel(
     stream: BinaryIO,
     description: Mapping[str, Any],
-    read: Callable[[Sequence[Mapping[str, Any]]], Iterable[bytes]],
+    read: Callable[[Sequence[Mapping[str, Any]]], Iterable[Path]],
 ) -> str:
-    """Write a wheel with the described files, of which ``read`` gives the contents. Returns the wheel's SHA-256."""
+    """Write a wheel with the described files, which ``read`` gives one after the other. Returns the wheel's SHA-256."""
     dist_info = description["dist_info"]
     rows = []
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         files = _ordered(description["files"], dist_info)
-        for file, data in zip(files, read(files)):
-            content = _SHEBANG.sub(rb"#!python\1", data, count=1) if ".data/scripts/" in file["place"] else data
-            archive.writestr(_member(file["place"], file["executable"]), content)
-            rows.append((file["place"], hashlib.sha256(content).hexdigest(), len(content)))
+        for file, source in zip(files, read(files)):
+            member = _member(file["place"], file["executable"])
+            if ".data/scripts/" in file["place"]:
+                content = _SHEBANG.sub(rb"#!python\1", source.read_bytes(), count=1)
+                archive.writestr(member, content)
+                rows.append((file["place"], hashlib.sha256(content).hexdigest(), len(content)))
+            else:
+                rows.append((file["place"], *_add(archive, member, source)))
         archive.writestr(_member(f"{dist_info}/RECORD", False), record_text(rows, dist_info))
     stream.seek(0)
     digest = hashlib.sha256()
     while chunk := stream.read(1 << 20):
         digest.update(chunk)
     return digest.hexdigest()
+
+
+def _add(archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: Path) -> tuple[str, int]:
+    """Put a file into a wheel, however large it is; returns its SHA-256 and size."""
+    digest = hashlib.sha256()
+    member.file_size = source.stat().st_size
+    with open(source, "rb") as reader, archive.open(member, "w") as writer:
+        while chunk := reader.read(1 << 20):
+            digest.update(chunk)
+            writer.write(chunk)
+    return digest.hexdigest(), member.file_size
 
 
 def record_text(rows: Sequence[tuple[str, str, int]], dist_info: str) -> str:

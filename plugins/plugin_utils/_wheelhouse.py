@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Callable, NamedTuple
+from typing import Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._files import exclusive
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import HashedFile
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import (
     BeyondEndError,
     Indexes,
@@ -37,26 +38,9 @@ class WheelhouseError(Exception):
     """Wheels that cannot be had; the text says which, why and what to do."""
 
 
-class Wheel(NamedTuple):
-    """One wheel on the controller."""
-
-    sha256: str
-    path: str
-
-    @property
-    def name(self) -> str:
-        """Its file name."""
-        return os.path.basename(self.path)
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes."""
-        return os.path.getsize(self.path)
-
-
 def fetch(
     wanted: Mapping[str, tuple[IndexFile, Sequence[str]]], indexes: Indexes, cache: str, progress: Progress
-) -> list[Wheel]:
+) -> list[HashedFile]:
     """Return the wheels of {pin: (file, hashes of the lock)}, fetching those that the cache lacks.
 
     Raises WheelhouseError. What was complete before an error, or a kill, is not fetched again; the file on which it
@@ -110,7 +94,7 @@ class _Counter:
 
 def _fetch_one(
     pin: str, file: IndexFile, hashes: Sequence[str], indexes: Indexes, folder: str, counter: _Counter
-) -> Wheel:
+) -> HashedFile:
     digests = {text.partition(":")[2] for text in hashes if text.startswith("sha256:")}
     listed = {text.partition(":")[2] for text in file.hashes if text.startswith("sha256:")} & digests
     # Some indexes tell no hash: then only the content says which of the lock's it is.
@@ -118,7 +102,7 @@ def _fetch_one(
         path = os.path.join(folder, digest, file.name)
         if os.path.exists(path):
             counter.add(file.size or 0)
-            return Wheel(digest, path)
+            return HashedFile(digest, path)
     key = min(listed) if listed else hashlib.sha256(f"{pin} {file.name}".encode()).hexdigest()
     partial = os.path.join(folder, key, f"{file.name}.part")
     os.makedirs(os.path.dirname(partial), mode=0o755, exist_ok=True)
@@ -138,7 +122,7 @@ def _fetch_one(
     os.replace(partial, path)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(partial))
-    return Wheel(found, path)
+    return HashedFile(found, path)
 
 
 def _download(file: IndexFile, partial: str, wanted: set[str], indexes: Indexes, counter: _Counter) -> str:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -24,13 +25,13 @@ class LocalIndex:
         """Address of the index."""
         return self.folder.as_uri()
 
-    def add(self, name: str, version: str, files: dict[str, str]) -> str:
+    def add(self, name: str, version: str, files: Mapping[str, str | bytes]) -> str:
         """Make a wheel that holds these files and return its lock line."""
         project = self.folder / name
         project.mkdir(parents=True, exist_ok=True)
         stem = f"{name.replace('-', '_')}-{version}"
         wheel = project / f"{stem}-py3-none-any.whl"
-        content = {path: text.encode() for path, text in files.items()}
+        content = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
         content.setdefault(f"{stem}.dist-info/METADATA", metadata)
         content[f"{stem}.dist-info/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

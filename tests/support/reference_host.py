@@ -125,13 +125,17 @@ class ReferenceHost:
         """Build a generation of what was written down; the drift of its facts from the reference's."""
         overlays = "{{ lookup('ansible.builtin.file', inventory_dir ~ '/reference/gpu-a01/overlays.yml') | from_yaml }}"
         facts = {"imports": list(imports), "verify": "hash"}
+        variables = yaml.safe_load((self.out / "host.yml").read_text())["variables"]
+        assert variables.get("sglang_dflash_overlays", overlays) == overlays
+        wheels = variables.get("cuda_runtime_local_wheels")
         tasks = [
             {
                 "name": "build",
                 "gpufleet.dflash.venv_generation": {
                     "root": str(self.folder / "opt"),
-                    "lock": f"reference/{HOST}/lock.txt",
+                    "lock": variables["cuda_runtime_lock"],
                     "overlays": overlays,
+                    **({"local_wheels": wheels} if wheels else {}),
                     "index_url": self.index.url,
                     "python": sys.executable,
                     "uv": small_wheels.uv(),
@@ -153,7 +157,7 @@ class ReferenceHost:
         results = self.play(playbook)
         assert "failed" not in results, results["failed"]
         answer: dict[str, Any] = results["compare"]["ansible_facts"]
-        return answer
+        return {**answer, "made": results["build"]}
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import inspect_interpreter
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils import _index, _wheelhouse
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils import _index
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import HashedFile
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes, IndexFile, PackageIndexError
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._lock_check import Checked, Pin, Target, check
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import WheelhouseError, fetch
@@ -99,7 +100,7 @@ def judge(server: Server, cache: Path) -> Checked:
     return check([PIN], target, Indexes([f"http://{server.netloc}/simple"]), str(cache), None)
 
 
-def bring(server: Server, file: IndexFile, cache: Path) -> list[_wheelhouse.Wheel]:
+def bring(server: Server, file: IndexFile, cache: Path) -> list[HashedFile]:
     indexes = Indexes([f"http://{server.netloc}/simple"])
     return fetch({"thing==1.0": (file, PIN.hashes)}, indexes, str(cache), lambda line: None)
 

@@ -28,10 +28,11 @@ from support.http_index import HttpIndex
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import read_lock
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import GenerationError, inspect_interpreter
 from ansible_collections.gpufleet.dflash.plugins.module_utils._uv import UV_VERSION
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._controller_files import HashedFile
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._index import Indexes
 from ansible_collections.gpufleet.dflash.plugins.plugin_utils._lock_check import Checked, Pin, Target, check
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._transfer import copy_wheels
-from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import Wheel, WheelhouseError, fetch
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._transfer import copy_files
+from ansible_collections.gpufleet.dflash.plugins.plugin_utils._wheelhouse import WheelhouseError, fetch
 
 SECRETS = ("r0bot", "s3cret")
 USER_INFO = ":".join(SECRETS)
@@ -425,7 +426,7 @@ def test_a_base_alone_gets_its_installer_from_the_controller_too(setting: Settin
 
 
 class Here:
-    """What copy_wheels needs of an action plugin, for a host that is this one; does something before each command."""
+    """What copy_files needs of an action plugin, for a host that is this one; does something before each command."""
 
     def __init__(self, folder: Path, meanwhile: Any = None) -> None:
         self.folder, self.meanwhile = folder, meanwhile
@@ -456,7 +457,7 @@ def test_two_controllers_that_copy_one_wheel_spoil_nothing(tmp_path: Path) -> No
     digest = hashlib.sha256(content).hexdigest()
     source = tmp_path / "thing-1.0-py3-none-any.whl"
     source.write_bytes(content)
-    wheel = Wheel(digest, str(source))
+    wheel = HashedFile(digest, str(source))
     place = tmp_path / "store" / digest
 
     def other(command: str) -> None:
@@ -466,7 +467,7 @@ def test_two_controllers_that_copy_one_wheel_spoil_nothing(tmp_path: Path) -> No
                 stream.write(b"more")
 
     action: Any = Here(tmp_path / "tmp", other)
-    copy_wheels(action, [wheel], str(tmp_path / "store"), lambda line: None)
+    copy_files(action, [wheel], str(tmp_path / "store"), lambda line: None)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == {source.name: content}
     (place / source.name).unlink()
 
@@ -477,4 +478,4 @@ def test_two_controllers_that_copy_one_wheel_spoil_nothing(tmp_path: Path) -> No
 
     action = Here(tmp_path / "tmp", appends)
     with pytest.raises(AnsibleActionFail, match="another run copies it as well, run again"):
-        copy_wheels(action, [wheel], str(tmp_path / "store"), lambda line: None)
+        copy_files(action, [wheel], str(tmp_path / "store"), lambda line: None)

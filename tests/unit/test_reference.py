@@ -227,7 +227,7 @@ def rebuilt(venv: Venv, name: str, folder: Path) -> tuple[dict[str, Any], Path]:
     folder.mkdir(exist_ok=True)
     wheel = folder / wheel_name(described)
     with open(wheel, "w+b") as stream:
-        write_wheel(stream, described, lambda files: [(venv.path / file["path"]).read_bytes() for file in files])
+        write_wheel(stream, described, lambda files: [venv.path / file["path"] for file in files])
     return described, wheel
 
 
@@ -293,14 +293,19 @@ def test_what_cannot_be_made_into_a_wheel_says_why(venv: Venv) -> None:
         ("altered", b"A\n", b"B\n", "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-A\n+B\n"),
         ("added", None, b"B", "--- /dev/null\n+++ b/x.py\n@@ -0,0 +1 @@\n+B\n\\ No newline at end of file\n"),
         ("altered", None, b"B\n", "# x.py of engine: altered, sha256 5; the pristine file was not fetched\n"),
-        ("altered", b"\0", b"\0\1", "# x.py of engine: not text: altered, sha256 5\n"),
-        ("altered", b"A\n", b"\xff\xfe", "# x.py of engine: not text: altered, sha256 5\n"),
+        ("altered", b"\0", b"\0\1", "# x.py of engine: binary files differ: altered, 2 bytes, sha256 5\n"),
+        ("altered", b"A\n", b"\xff\xfe", "# x.py of engine: binary files differ: altered, 2 bytes, sha256 5\n"),
     ],
 )
-def test_the_difference_of_an_overlay(change: str, before: bytes | None, after: bytes, words: str) -> None:
+def test_the_difference_of_an_overlay(
+    tmp_path: Path, change: str, before: bytes | None, after: bytes, words: str
+) -> None:
     owner = "engine" if change == "altered" else None
-    overlay = {"path": "x.py", "distribution": owner, "change": change, "sha256": "5", "resembles": None}
-    assert overlay_diff(overlay, before, after) == words
+    overlay = {"path": "x.py", "distribution": owner, "change": change, "sha256": "5", "size": 2, "resembles": None}
+    places = [tmp_path / "before", tmp_path / "after"]
+    for place, content in zip(places, (before, after)):
+        place.write_bytes(content or b"")
+    assert overlay_diff(overlay, None if before is None else places[0], places[1]) == words
 
 
 def test_a_folder_is_made_right_and_then_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,8 +66,14 @@ def test_a_tangled_reference_becomes_a_copy_that_loads_the_same(host: ReferenceH
 
     (wheel,) = (host.out / "wheelhouse").iterdir()
     assert wheel.name == "house_kernels-2.1+site-py3-none-any.whl"
-    host.index.add_wheel(wheel)
+    overlays = "lookup('ansible.builtin.file', inventory_dir ~ '/reference/gpu-a01/overlays.yml') | from_yaml"
+    assert yaml.safe_load((host.out / "host.yml").read_text())["variables"] == {
+        "cuda_runtime_lock": f"reference/{HOST}/lock.txt",
+        "cuda_runtime_local_wheels": f"reference/{HOST}/wheelhouse",
+        "sglang_dflash_overlays": "{{ " + overlays + " }}",
+    }
     answer = host.deploy()
+    assert answer["made"]["copied"] == {"files": 1, "bytes": wheel.stat().st_size}
 
     drift = answer["drift"]
     assert [row["name"] for row in drift.pop("missing")] == ["nvidia-nvtx-cu11"]
@@ -93,6 +101,7 @@ def test_a_second_run_changes_nothing_and_check_mode_tells_the_first(host: Refer
     later = host.describe()
     assert {Path(change["before_header"]).name for change in later["diff"]} == {
         "dflash_worker.py",
+        "host.yml",
         "house_kernels-2.1+site-py3-none-any.whl",
         "lock.txt",
         "not-in-index.yml",
@@ -194,6 +203,78 @@ def test_contested_code_is_the_operators_to_decide_and_can_be_laid_over(host: Re
     assert answer["facts"]["problems"] == []
     (copy,) = answer["facts"]["venvs"].values()
     assert Path(copy["site_packages"][0], "shared", "code.py").read_text() == "OWNER = 'other'\n"
+
+
+def library(folder: Path, answer: int) -> bytes:
+    """A shared object whose function says ``answer``."""
+    (folder / "answer.c").write_text(f"int answer(void) {{ return {answer}; }}\n")
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libanswer.so.1", "-o", "libanswer.so.1", "answer.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return (folder / "libanswer.so.1").read_bytes()
+
+
+def test_contested_patched_and_added_libraries_come_along(host: ReferenceHost) -> None:
+    built = {number: library(host.folder, number) for number in (1, 2, 3, 4)}
+    for name, number in (("one-half", 1), ("other-half", 2)):
+        files = {"shared/__init__.py": "", "shared/libanswer.so.1": built[number], f"{name[:3]}.py": "X = 1\n"}
+        host.index.add(name, "1.0", files)
+    host.index.add("engine", "0.5.12", {**ENGINE, "engine/libkernels.so": built[1]})
+    host.install("one-half", "other-half", "engine==0.5.12")
+    (host.site / "engine" / "libkernels.so").unlink()
+    (host.site / "engine" / "libkernels.so").write_bytes(built[3])
+    (host.site / "engine" / "libadded.so").write_bytes(built[4])
+    text = b"\xef\xbb\xbfDEFAULT_PORT = 30001\r\n"
+    (host.site / "engine" / "server_args.py").write_bytes(text)
+
+    written = host.describe(contested="overlay")
+
+    assert "failed" not in written, written.get("failed")
+    diff = (host.out / "overlays.diff").read_text()
+    size = len(built[3])
+    assert "# engine/libkernels.so of engine: binary files differ: altered, " in diff
+    assert f"# engine/libadded.so: binary files differ: added, {size:,} bytes, sha256 " in diff
+    assert "-DEFAULT_PORT = 30000\n" in diff
+    laid = {
+        "engine/libadded.so": built[4],
+        "engine/libkernels.so": built[3],
+        "engine/server_args.py": text,
+        "shared/libanswer.so.1": built[2],
+    }
+    assert {path: (host.out / "overlays" / path).read_bytes() for path in written["overlays"]} == laid
+    assert not host.describe(contested="overlay")["changed"]
+    answer = host.deploy(imports=["shared", "engine.spec_info"])
+    assert answer["drift"]["same"], answer["drift"]["summary"]
+    assert answer["facts"]["problems"] == []
+    assert answer["made"]["copied"]["files"] == 3
+    site = Path(answer["made"]["site_packages"])
+    assert {path: (site / path).read_bytes() for path in laid} == laid
+    assert not host.deploy()["made"]["changed"]
+
+
+def test_files_larger_than_one_answer_come_whole(host: ReferenceHost) -> None:
+    host.install("engine")
+    contents = {name: os.urandom(size) for name, size in (("a.bin", 9 << 20), ("b.bin", 0), ("c.bin", 8 << 20))}
+    for name, content in contents.items():
+        (host.site / "engine" / name).write_bytes(content)
+    host.describe()
+    assert {name: (host.out / "overlays" / "engine" / name).read_bytes() for name in contents} == contents
+    assert "reading 8 of 18 MB: a.bin" in host.said
+
+
+def test_a_controller_without_room_is_one_clear_sentence(host: ReferenceHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = host.folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", small], check=False).returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        host.install("engine")
+        (host.site / "engine" / "large.bin").write_bytes(os.urandom(6 << 20))
+        monkeypatch.setenv("TMPDIR", str(small))
+        refused = host.describe()
+    finally:
+        subprocess.run(["umount", "--lazy", small], check=True)
+    assert "what was fetched cannot be kept on the controller: " in refused["failed"]
+    assert "No space left on device: make room, or set TMPDIR" in refused["failed"]
 
 
 def test_credentials_of_an_index_are_nowhere(host: ReferenceHost) -> None:
