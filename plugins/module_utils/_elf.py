@@ -16,8 +16,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 ET_EXEC = 2
 ET_DYN = 3
@@ -78,8 +77,7 @@ class NotElf(ElfError):  # noqa: N818
     """The path is not an ELF file: other content, too short, or not a regular file."""
 
 
-@dataclass(frozen=True)
-class ElfObject:
+class ElfObject(NamedTuple):
     """The dynamic linker's view of one ELF file.
 
     ``rpath`` and ``runpath`` are the raw strings, or None where the tag is absent (an empty string is
@@ -107,8 +105,7 @@ class ElfObject:
     truncated: bool
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An open object: its bytes, and where the dynamic section says that its tables are.
 
     ``segments`` are the address, the end and the offset of each PT_LOAD. ``versions`` maps the index that

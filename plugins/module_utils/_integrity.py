@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Row, told
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
@@ -29,8 +30,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 VERIFY = ("size", "hash", "none")
 
 
-@dataclass(frozen=True)
-class Altered:
+class Altered(NamedTuple):
     """A file whose content is not the one recorded. ``evidence`` says how it differs."""
 
     path: str
@@ -38,8 +38,7 @@ class Altered:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Contested:
+class Contested(NamedTuple):
     """A file recorded differently: ``holders`` recorded what is on disk, ``losers`` did not.
 
     ``digest`` is that of the disk, as RECORD spells it.
