@@ -13,13 +13,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue_data import PROVIDED, TOOLKITS
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(NamedTuple):
     """A distribution's CUDA libraries in one directory.
 
     ``directory`` is below site-packages; ``sonames`` maps each to the oldest and the newest version that was found

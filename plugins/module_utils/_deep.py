@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._dlopen_names import dlopen_names
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, ElfObject, read_image
@@ -25,8 +26,7 @@ _IN_PARTS = frozenset({"libcudnn", "libnvrtc"})
 _FAMILY = re.compile(r"lib[A-Za-z]+(?=[_.-])")
 
 
-@dataclass(frozen=True)
-class HostSublibrary:
+class HostSublibrary(NamedTuple):
     """A part of a wheel's library that no wheel brings, and what dlopen would take instead."""
 
     name: str

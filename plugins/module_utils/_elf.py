@@ -14,8 +14,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_file import (
     Blocks,
@@ -78,8 +77,7 @@ _MAX_VERSION_ENTRIES = 65536
 _MAX_ALL_STRINGS = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ElfObject:
+class ElfObject(NamedTuple):
     """The dynamic linker's view of one ELF file.
 
     ``rpath`` and ``runpath`` are the raw strings, or None where the tag is absent (an empty string is
@@ -107,8 +105,7 @@ class ElfObject:
     truncated: bool
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An open object: its bytes, and where the dynamic section says that its tables are.
 
     ``segments`` are the address, the end and the offset of each PT_LOAD. ``versions`` maps the index that

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._compute_capability import (
     CapabilityError,
@@ -33,8 +32,7 @@ class ExaminationError(Exception):
     """What was asked for cannot be done; the text says what is wrong, where, and what to do."""
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(NamedTuple):
     """The facts by venv, all their problems, one line for people, and what could not be looked at."""
 
     venvs: dict[str, dict[str, Any]]

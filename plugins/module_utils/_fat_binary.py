@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, Image
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf_sections import Section
@@ -33,8 +33,7 @@ _LARGEST_READ = 1024 * 1024
 _SECTIONS = frozenset({".nv_fatbin", "__nv_relfatbin", ".ldata", ""})
 
 
-@dataclass(frozen=True)
-class Architectures:
+class Architectures(NamedTuple):
     """Compute capabilities times ten: 90 is sm_90, or compute_90 for PTX; ``size`` is that of all code, in bytes."""
 
     sass: frozenset[int]

@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Row
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Row, told
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
     Claim,
     Distribution,
@@ -30,8 +31,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wrong_records imp
 VERIFY = ("size", "hash", "none")
 
 
-@dataclass(frozen=True)
-class Altered:
+class Altered(NamedTuple):
     """A file whose content is not the one recorded. ``evidence`` says how it differs."""
 
     path: str
@@ -39,8 +39,7 @@ class Altered:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Contested:
+class Contested(NamedTuple):
     """A file recorded differently: ``holders`` recorded what is on disk, ``losers`` did not.
 
     ``digest`` is that of the disk, as RECORD spells it.
@@ -74,8 +73,9 @@ def check_files(installed: Installed, verify: str) -> Integrity:
     shared = installed.shared()
     for distribution in installed.distributions:
         if verify == "size":
-            for path, size in _unlike(distribution, shared):
-                _check_row(Row(path, None, size), distribution, verify, found)
+            for path, size in _unlike(distribution):
+                if path not in shared:
+                    _check_row(Row(path, None, size), distribution, verify, found)
         else:
             for row in distribution.files:
                 if row.path not in shared and not row.path.endswith(".pyc"):
@@ -86,19 +86,26 @@ def check_files(installed: Installed, verify: str) -> Integrity:
     return found
 
 
-def _unlike(distribution: Distribution, shared: Container[str]) -> Iterator[tuple[str, int | None]]:
-    """Path and recorded size of the files that are not there as recorded: hardly any, of sixty thousand."""
-    for directory, name, size in distribution.files.sized():
-        if name.endswith(".pyc"):
-            continue
-        path = f"{directory}/{name}"
-        try:
-            status = os.stat(path)
-        except OSError:
-            status = None
-        same = status is not None and stat.S_ISREG(status.st_mode) and size in (None, status.st_size)
-        if not same and path not in shared:
-            yield path, size
+def _unlike(distribution: Distribution) -> Iterator[tuple[str, int | None]]:
+    """Path and recorded size of all files but those that are surely as recorded: hardly any, of sixty thousand."""
+    # From there the kernel finds a file sooner than from the root.
+    site_packages = os.open(distribution.site_packages, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for directory, names, sizes in distribution.files.runs():
+            below = distribution.files.below(directory)
+            folder = f"{directory}/" if below is None else below
+            for name, size in zip(names, sizes):
+                if name.endswith(".pyc"):
+                    continue
+                try:
+                    status = os.stat(folder + name, dir_fd=site_packages)
+                    if status.st_size == size and stat.S_ISREG(status.st_mode):
+                        continue
+                except OSError:
+                    pass
+                yield f"{directory}/{name}", told(size)
+    finally:
+        os.close(site_packages)
 
 
 def _check_row(row: Row, distribution: Distribution, verify: str, found: Integrity) -> None:
@@ -188,19 +195,17 @@ def unowned_files(installed: Installed, site_packages: Sequence[str]) -> list[st
     own things there.
     """
     owned = installed.directories()
-    packages: set[str] = set()
+    packages = []
     for root in {os.path.realpath(directory) for directory in site_packages}:
-        for directory in owned:
-            if directory.startswith(root + "/"):
-                top = directory[len(root) + 1 :].partition("/")[0]
-                package = os.path.join(root, top)
-                if not top.endswith((".dist-info", ".egg-info")) and not os.path.islink(package):
-                    packages.add(package)
+        start = len(root) + 1
+        tops = {directory[start:].partition("/")[0] for directory in owned if directory.startswith(root + "/")}
+        paths = [f"{root}/{top}" for top in tops if not top.endswith((".dist-info", ".egg-info"))]
+        packages += [path for path in paths if not os.path.islink(path)]
     found = []
-    todo = list(packages)
+    todo = packages
     while todo:
         directory = todo.pop()
-        names = owned.get(directory, {})
+        names = installed.names_in(directory)
         with contextlib.suppress(OSError), os.scandir(directory) as entries:
             for entry in entries:
                 name = entry.name

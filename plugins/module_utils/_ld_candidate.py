@@ -15,7 +15,6 @@ import os
 import stat
 import struct
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import (
@@ -80,8 +79,7 @@ class Skipped(Exception):  # noqa: N818
         self.other_class = other_class
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A file that the linker would map: its path as the search spells it, who it is and the rule that led to
     it.
     """

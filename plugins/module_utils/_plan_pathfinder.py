@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt, dlopen
 from ansible_collections.gpufleet.dflash.plugins.module_utils._importer import Importer, read_source
@@ -17,8 +17,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Pro
 _TABLE = "cuda/pathfinder/_dynamic_libs/descriptor_catalog.py"
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """One row of cuda-pathfinder's table: where it looks for a library, and what it loads before it."""
 
     sonames: tuple[str, ...]

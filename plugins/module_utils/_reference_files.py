@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import open_regular, read_start
-from ansible_collections.gpufleet.dflash.plugins.module_utils._payload import INSTALLERS_OWN
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import INSTALLERS_OWN
 from ansible_collections.gpufleet.dflash.plugins.module_utils._reference import Reference, ReferenceVenvError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, sha256_of
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._attempt import Attempt
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
@@ -22,8 +23,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution, Installed
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A module or a library of the plan that fails once files are gone: what, and what Python would say.
 
     ``curable`` tells that forcing back the distributions that stay brings it back.

@@ -18,8 +18,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
@@ -27,8 +26,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Dis
 _DEMAND = re.compile(r"[^\s\[(<>=!~]+\s*(?:\[([^\]]*)\])?\s*\(?([^()]*)\)?")
 
 
-@dataclass(frozen=True)
-class Unmet:
+class Unmet(NamedTuple):
     """A requirement that is not met. ``installed`` is the version that is there instead, None for none."""
 
     required_by: tuple[Distribution, ...]
@@ -37,8 +35,7 @@ class Unmet:
     installed: str | None
 
 
-@dataclass(frozen=True)
-class _Requirement:
+class _Requirement(NamedTuple):
     text: str
     name: str
     extras: tuple[str, ...]

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError, read_object
 from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import LoadedObject
@@ -17,8 +17,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._loader import Loa
 _ORIGIN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
 
 
-@dataclass(frozen=True)
-class WeakElement:
+class WeakElement(NamedTuple):
     """One element of a search path. ``object`` is the file whose RPATH or RUNPATH it is in, None for
     LD_LIBRARY_PATH; ``reason`` completes "the search path ...".
     """

@@ -11,7 +11,6 @@ does their order is of no account, so the objects that have most symbols are ask
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._elf import ElfError
@@ -32,8 +31,7 @@ class ScopeMember(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True)
-class Undefined:
+class Undefined(NamedTuple):
     """A symbol that no object of the scope defines, asked for by the object at ``path``."""
 
     path: str

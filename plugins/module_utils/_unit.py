@@ -14,8 +14,9 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_defaults import (
     base_environment,
@@ -68,8 +69,7 @@ class UnitError(Exception):
     """A unit that cannot be read; the text says what is wrong, where, and what to do."""
 
 
-@dataclass(frozen=True)
-class UnitEnvironment:
+class UnitEnvironment(NamedTuple):
     """What a service unit gives its main process.
 
     ``environment`` holds what the unit itself sets; `process_environment` adds what systemd gives every

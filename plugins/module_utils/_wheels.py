@@ -13,14 +13,14 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _catalogue
 from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import normalise
 from ansible_collections.gpufleet.dflash.plugins.module_utils._paths import canonical, open_regular
-from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Record, Row, read_record
+from ansible_collections.gpufleet.dflash.plugins.module_utils._record import Folder, Record, Row, read_record
 
 # Larger than the largest honest METADATA (a long README) by far.
 _METADATA_LIMIT = 16 * 1024 * 1024
@@ -93,26 +93,32 @@ class Installed:
     damages: list[Damage]
 
     def __post_init__(self) -> None:
-        # By directory and name: a table of whole paths would be the largest thing that the facts keep.
-        self._owners: dict[str, dict[str, tuple[Distribution, ...]]] = {}
-        self._libraries: dict[str, list[Distribution]] = {}
+        # By directory: a table of whole paths would be the largest thing that the facts keep.
+        self._folders: dict[str, list[tuple[Distribution, Folder]]] = {}
+        libraries: list[str] = []
+        for distribution in self.distributions:
+            for folder in distribution.files.folders():
+                self._folders.setdefault(folder.directory, []).append((distribution, folder))
+                if ".so" in folder.names:
+                    libraries += [f"{folder.directory}/{name}" for name in filter(is_shared_object, folder.split())]
+        self._libraries = {path: self.owners(path) for path in libraries}
+        self._several = self._owned_by_several()
+        claims = {path: self.owners(path) for path in self._several}
+        self._shared = {path: owners for path, owners in claims.items() if len({owner.name for owner in owners}) > 1}
+        self._claims: dict[str, list[Claim]] | None = None
+
+    def _owned_by_several(self) -> dict[str, None]:
+        """Paths that more than one distribution recorded, in order."""
+        mixed = {directory for directory, found in self._folders.items() if found[0][0] is not found[-1][0]}
+        first: dict[str, Distribution] = {}
         several: dict[str, None] = {}
         for distribution in self.distributions:
-            alone = (distribution,)
-            for directory, name in distribution.files.places():
-                owned = self._owners.get(directory)
-                if owned is None:
-                    owned = self._owners[directory] = {}
-                owners = owned.setdefault(name, alone)
-                if owners[-1] is not distribution:
-                    owned[name] = (*owners, distribution)
-                    several[f"{directory}/{name}"] = None
-                if ".so" in name and is_shared_object(name):
-                    self._libraries[f"{directory}/{name}"] = list(owned[name])
-        claims = {path: self.owners(path) for path in several}
-        self._shared = {path: owners for path, owners in claims.items() if len({owner.name for owner in owners}) > 1}
-        self._several = several
-        self._claims: dict[str, list[Claim]] | None = None
+            for folder in distribution.files.folders():
+                for name in folder.split() if folder.directory in mixed else ():
+                    path = f"{folder.directory}/{name}"
+                    if first.setdefault(path, distribution) is not distribution:
+                        several[path] = None
+        return several
 
     @property
     def versions(self) -> dict[str, str]:
@@ -128,11 +134,16 @@ class Installed:
 
     def _owned(self, path: str) -> tuple[Distribution, ...]:
         directory, _slash, name = path.rpartition("/")
-        return self._owners.get(directory, {}).get(name, ())
+        found = self._folders.get(directory, ())
+        return tuple(dict.fromkeys(distribution for distribution, folder in found if name in folder))
 
-    def directories(self) -> Mapping[str, Mapping[str, tuple[Distribution, ...]]]:
-        """By absolute directory, the names of its files that distributions own, and those."""
-        return self._owners
+    def directories(self) -> Collection[str]:
+        """Absolute directories of all files that distributions own."""
+        return self._folders.keys()
+
+    def names_in(self, directory: str) -> set[str]:
+        """Names of the files of an absolute directory that distributions own."""
+        return set().union(*(folder.split() for _distribution, folder in self._folders.get(directory, ())))
 
     def shared(self) -> dict[str, list[Distribution]]:
         """Paths that distributions of different names claim."""
@@ -142,7 +153,8 @@ class Installed:
         """What each owner recorded of a path that several distributions own, or several copies of one."""
         if self._claims is None:
             found: dict[str, dict[Claim, None]] = {path: {} for path in self._several}
-            for distribution in self.distributions if found else ():
+            owners = {owner for path in found for owner in self._owned(path)}
+            for distribution in filter(owners.__contains__, self.distributions):
                 for row in distribution.files.rows_of(found):
                     found[row.path][Claim(distribution, row)] = None
             self._claims = {path: list(claims) for path, claims in found.items()}
