@@ -84,9 +84,17 @@ def _run(command: list[str], service: UnitEnvironment, unit: str, environment: M
             f"the engine cannot be run as user {service.user}: {error.filename or command[0]}: {error.strerror}"
         ) from error
     if process.returncode:
-        lines = [line for line in (process.stderr or process.stdout).splitlines() if line.strip()]
-        words = redact("\n".join(lines[-10:])) or f"exit status {process.returncode}"
+        words = redact(_objection(command, process.stderr or process.stdout)) or f"exit status {process.returncode}"
         raise ReleaseError(f"the engine refuses its arguments, and nothing was touched: {unit}: {words}")
+
+
+def _objection(command: list[str], printed: str) -> str:
+    """What the engine objects to: from its own line on, without usage and the warnings of what it imports."""
+    lines = [line for line in printed.splitlines() if line.strip()]
+    names = {re.escape(os.path.basename(word).removesuffix(".py")) for word in command[:3]} if command else set()
+    own = re.compile(rf"(?:{'|'.join(sorted(names))})(?:\.py)?: ")
+    first = next((number for number, line in enumerate(lines) if own.match(line)), max(0, len(lines) - 10))
+    return "\n".join(lines[first:][:10])
 
 
 def user_exists(text: str) -> bool:

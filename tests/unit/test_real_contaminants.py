@@ -28,7 +28,6 @@ from support.real_venv import (
 from support.small_wheels import site_packages
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._lock import LockEntry
-from ansible_collections.gpufleet.dflash.plugins.modules.cuda_wheel_facts import ARGUMENT_SPEC
 
 pytestmark = pytest.mark.real
 
@@ -172,7 +171,6 @@ def test_an_older_nccl_is_an_unmet_requirement() -> None:
         assert foresee(venv).problems == []
 
 
-@pytest.mark.skipif("deep" not in ARGUMENT_SPEC, reason="the module has no option deep")
 def test_the_symbol_that_an_older_nccl_lacks_is_foreseen() -> None:
     with scratch(CU13, OLD_NCCL) as venv:
         real = really_run(venv)

@@ -18,6 +18,7 @@ from support import real_recipes_venv
 from support.real_recipes_venv import kept, really
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import examine_all
+from ansible_collections.gpufleet.dflash.plugins.modules.cuda_wheel_facts import ARGUMENT_SPEC
 
 pytestmark = pytest.mark.real
 
@@ -28,9 +29,13 @@ UNCHECKED = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 
 def examine(venv: Path, imports: list[str]) -> dict[str, Any]:
     """What the module says of a venv on this host."""
-    options = {"venv": str(venv), "imports": imports, "detail": "full", "verify": "size", "load": [], "without": []}
-    absent = dict.fromkeys(("discover", "ld_library_path", "unit", "lock", "lock_content"))
-    return examine_all({**absent, **options}).venvs[str(venv)]
+    return examine_all(options(venv, imports, [])).venvs[str(venv)]
+
+
+def options(venv: Path, imports: list[str], load: list[str]) -> dict[str, Any]:
+    """The module's options: those of its argument specification that have no default are absent."""
+    given = {"venv": str(venv), "imports": imports, "load": load, "detail": "full"}
+    return {**{name: about.get("default") for name, about in dict[str, Any](ARGUMENT_SPEC).items()}, **given}
 
 
 def predicted(facts: dict[str, Any]) -> set[str]:
@@ -90,9 +95,7 @@ def test_onnxruntimes_provider_needs_its_libraries_first(tmp_path: Path) -> None
     provider = f"{capi}/libonnxruntime_providers_cuda.so"
     process = really(venv, f"import ctypes, onnxruntime\nctypes.CDLL({provider!r})", tmp_path)
 
-    options = {"venv": str(venv), "imports": ["onnxruntime"], "detail": "full", "verify": "size", "without": []}
-    absent = dict.fromkeys(("discover", "ld_library_path", "unit", "lock", "lock_content"))
-    problems = examine_all({**absent, **options, "load": [provider]}).problems
+    problems = examine_all(options(venv, ["onnxruntime"], [provider])).problems
 
     evidence = {problem["evidence"] for problem in problems if problem["severity"] == "error"}
     assert (process.error or "").removeprefix("OSError: ") in evidence
