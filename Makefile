@@ -48,7 +48,7 @@ format: setup ## Put Python into the project's form
 	ruff check --fix .
 
 unit: setup ## Unit tests, with the real loader, uv and engine as oracles
-	pytest tests/unit -m 'not real' -rs
+	pytest tests/unit -m 'not real' -rfEs
 
 sanity: setup ## ansible-test sanity and the documentation of the collection
 	tools/sanity
