@@ -163,7 +163,7 @@ MISTAKES = {
             draft_model=TINY,
             arguments=[*instance()["arguments"], "--enable-dp-attention", "--dp-size", "2", "--tp-size", "2"],
         ),
-        "does not support enable_dp_attention",
+        "does not support dp attention",
     ),
 }
 
