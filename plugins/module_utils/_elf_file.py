@@ -74,6 +74,17 @@ class Blocks:
         return data
 
     def string(self, offset: int) -> bytes:
+        """The bytes up to the next NUL."""
+        if offset < self.size:
+            number, start = divmod(offset, _BLOCK)
+            block = self._block(number)
+            end = block.find(b"\0", start)
+            if end >= 0:
+                return block[start:end]
+        return self._long_string(offset)
+
+    def _long_string(self, offset: int) -> bytes:
+        """One that goes on in the next block, or has no end."""
         parts = []
         length = 0
         while length <= _MAX_STRING:

@@ -209,9 +209,11 @@ def unowned_files(installed: Installed, site_packages: Sequence[str]) -> list[st
         with contextlib.suppress(OSError), os.scandir(directory) as entries:
             for entry in entries:
                 name = entry.name
+                if name in names:  # nearly all of them
+                    continue
                 if entry.is_dir(follow_symlinks=False):
                     if name != "__pycache__":
                         todo.append(entry.path)
-                elif name not in names and (name.endswith(".py") or is_shared_object(name)) and not entry.is_dir():
+                elif (name.endswith(".py") or is_shared_object(name)) and not entry.is_dir():
                     found.append(entry.path)
     return sorted(found)
