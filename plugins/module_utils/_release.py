@@ -50,10 +50,7 @@ class Instance(NamedTuple):
     @classmethod
     def named(cls, root: str, name: str) -> Instance:
         """Return an instance after checking its name, which becomes part of paths and of the unit's name."""
-        if not _INSTANCE_NAME.match(name):
-            raise ReleaseError(
-                f"not a usable name for an instance: '{name}': use up to 40 lower-case letters, digits and dashes"
-            )
+        check_instance_name(name)
         return cls(check_root(root, ReleaseError), name)
 
     @property
@@ -186,6 +183,14 @@ def release_of_unit(text: str) -> str | None:
     """Return the release that a unit's text belongs to; None when it is not one of ours."""
     found = _RELEASE_LINE.search(text)
     return found.group(1) if found else None
+
+
+def check_instance_name(name: str) -> None:
+    """Raise ReleaseError for what cannot name an instance; it becomes part of paths and of the unit's name."""
+    if not _INSTANCE_NAME.match(name):
+        raise ReleaseError(
+            f"not a usable name for an instance: '{name}': use up to 40 lower-case letters, digits and dashes"
+        )
 
 
 def check_release_name(release: str) -> None:
