@@ -32,6 +32,7 @@ attributes:
     support: full
 requirements:
   - systemd on the host
+  - root on the host, in check mode as well
 options:
   name:
     description: Name of the instance; its unit is C(sglang-dflash-<name>.service).
@@ -285,6 +286,7 @@ restored_health:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import without_secrets
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, lacks_root
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
@@ -335,6 +337,9 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    if lacks_root():
+        # Without it, processes and sockets of services cannot be seen, and all that follows would be guessed.
+        module.fail_json(msg=NEEDS_ROOT)
     options = dict(module.params)
     module.params["hooks"] = without_secrets(options["hooks"])  # a result repeats what a module was given
     try:
