@@ -40,7 +40,8 @@ options:
     required: true
   state:
     description:
-      - V(staged) puts a release in its place.
+      - V(staged) puts a release in its place. It is refused when the unit has C(ProtectHome=yes) and a path in
+        O(validate) leads below C(/home), C(/root) or C(/run/user).
       - V(active) makes the instance run the release O(release) and proves it.
       - V(previous) goes back to the release that was verified before the present one, or to O(release) if given.
         An instance that has gone back already is left as it is.
@@ -193,12 +194,13 @@ options:
     description:
       - A folder that node_exporter's textfile collector reads. It gets C(dflash_<name>.prom), which goes with the
         instance.
+      - With O(state=staged) it is only looked for, so that a folder that is missing is told before anything is touched.
     type: path
     version_added: 0.2.0
   scrape_dir:
     description:
       - A folder that a Prometheus agent on the host reads for C(file_sd). It gets C(dflash_<name>.json) with the
-        engine's own metrics as its target, which goes with the instance.
+        engine's own metrics as its target, which goes with the instance. With O(state=staged) it is only looked for.
     type: path
     version_added: 0.2.0
 seealso:
