@@ -312,6 +312,14 @@ def _made(unit: str, found: Release) -> Release | None:
         return None
 
 
+def instances_below(root: str) -> list[str]:
+    """Return the names of the instances that have a folder."""
+    try:
+        return sorted(entry.name for entry in os.scandir(os.path.join(root, "instances")) if entry.is_dir())
+    except OSError:
+        return []
+
+
 def staged_releases(instance: Instance) -> list[str]:
     """Return the names of the releases on disk."""
     try:

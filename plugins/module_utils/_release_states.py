@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     check_release_name,
     health_spec,
     holds,
+    instances_below,
     is_staged,
     make_release,
     release_of_unit,
@@ -152,7 +153,7 @@ def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
     result: Result = {"changed": bool(found), "unit": instance.unit, "removed": found, "progress_file": progress_file}
     if found:
         result["diff"] = {"before": "".join(f"{path}\n" for path in found), "after": ""}
-    near = [] if found else difflib.get_close_matches(instance.name, _instances(instance.root), 1, 0.8)
+    near = [] if found else difflib.get_close_matches(instance.name, instances_below(instance.root), 1, 0.8)
     if near:
         # What was removed by an earlier run is named for good in some inventories: only what looks mistyped is told.
         result["warnings"] = [f"there is nothing of {instance.name} to take away; there is {near[0]}: check the name"]
@@ -162,14 +163,6 @@ def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
         with progress_to(progress_file) as progress:
             remove_instance(instance, systemd, progress)
     return result
-
-
-def _instances(root: str) -> list[str]:
-    """Return the names of the instances that have a folder."""
-    try:
-        return sorted(entry.name for entry in os.scandir(os.path.join(root, "instances")) if entry.is_dir())
-    except OSError:
-        return []
 
 
 def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_mode: bool, rollback: bool) -> Result:
