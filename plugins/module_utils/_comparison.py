@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._gate import target_of
-from ansible_collections.gpufleet.dflash.plugins.module_utils._health import may_read_environment, release_of
-from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT
+from ansible_collections.gpufleet.dflash.plugins.module_utils._health import release_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, may_read_environment
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,

@@ -43,7 +43,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._liveness import (
     title,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._orphans import Orphan, find_orphans, remedy
-from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, lacks_root
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import (
+    NEEDS_ROOT,
+    lacks_root,
+    may_read_environment,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError, UnitState
 from ansible_collections.gpufleet.dflash.plugins.module_utils._watch import (
     SLOW_ANSWER,
@@ -366,18 +370,6 @@ def release_of(pid: int) -> str | None:
         return None
     prefix = f"{RELEASE_VARIABLE}=".encode()
     return next((row[len(prefix) :].decode() for row in block.split(b"\0") if row.startswith(prefix)), None)
-
-
-def may_read_environment(pid: int) -> bool:
-    """Whether this user may see what a process was started with; also where there is no such process."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            stream.read(1)
-    except PermissionError:
-        return False
-    except OSError:
-        pass  # it has ended
-    return True
 
 
 def wait_until_healthy(

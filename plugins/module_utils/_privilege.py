@@ -20,3 +20,15 @@ def may_write_below(folder: str) -> bool:
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return os.access(folder, os.W_OK | os.X_OK)
+
+
+def may_read_environment(pid: int) -> bool:
+    """Whether this user may see what a process was started with; also where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            stream.read(1)
+    except PermissionError:
+        return False
+    except OSError:
+        pass  # it has ended
+    return True

@@ -114,7 +114,6 @@ options:
             description: Seconds that it may take.
             type: float
             default: 60
-            default: 60
       post_start:
         description:
           - After a release was verified, in order. When one fails, the service is left running, the task fails, and the

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.generation_site import Site
 
-from ansible_collections.gpufleet.dflash.plugins.module_utils import _build, _health
-from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import may_write_below
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _build
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import may_read_environment, may_write_below
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import GenerationError
 
 
@@ -32,12 +32,12 @@ def nobody() -> Iterator[None]:
 
 @pytest.mark.usefixtures("nobody")
 def test_the_environment_of_roots_processes_is_roots_business() -> None:
-    assert not _health.may_read_environment(1)
+    assert not may_read_environment(1)
 
 
 def test_ones_own_environment_and_that_of_no_process_are_no_question_of_rights() -> None:
-    assert _health.may_read_environment(os.getpid())
-    assert _health.may_read_environment(1 << 30)
+    assert may_read_environment(os.getpid())
+    assert may_read_environment(1 << 30)
 
 
 def test_a_folder_that_may_be_made_may_be_written(tmp_path: Path) -> None:

@@ -333,7 +333,5 @@ def test_what_is_no_comparison_is_refused(wrong: Any) -> None:
 
 def test_an_instance_that_was_never_deployed_is_told_with_those_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "instances" / "tiny").mkdir(parents=True)
-    with pytest.raises(
-        _release.ReleaseError, match="^plain: never deployed on this host; there is tiny: name two of these$"
-    ):
+    with pytest.raises(_release.ReleaseError, match="^plain: never deployed on this host; there is tiny: name"):
         _comparison.contestant(str(tmp_path), "plain", Systemd())
