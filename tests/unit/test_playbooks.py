@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,19 @@ def test_watching_what_was_never_deployed_names_what_is_there(tmp_path: Path) ->
     (tmp_path / "dflash" / "instances" / "tiny-there").mkdir(parents=True)
     words = failure("watch_dflash.yml", tmp_path, watch_instance="never-deployed")
     assert words == "never-deployed: never deployed on gpu-01; there is tiny-there"
+
+
+def test_verifying_without_root_names_become(tmp_path: Path) -> None:
+    another = {
+        "ansible_become": True,
+        "ansible_become_method": "ansible.builtin.su",
+        "ansible_become_user": "nobody",
+        "ansible_become_flags": "-s /bin/sh",
+        "ansible_pipelining": True,
+        "ansible_python_interpreter": "/usr/bin/python3",
+    }
+    words = failure("verify_dflash.yml", tmp_path, **(another if os.geteuid() == 0 else {}))
+    assert words == "this needs root on the host: leave become on (ansible_become, --become)"
 
 
 @pytest.mark.parametrize("given", [["plain"], "plain", ["plain", "plain"], None])
