@@ -40,6 +40,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._overlays import (
     refuse_absent,
     whole_in_store,
 )
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, lacks_root, may_write_below
 from ansible_collections.gpufleet.dflash.plugins.module_utils._recipe import (
     GenerationError,
     Recipe,
@@ -102,6 +103,7 @@ def plan(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     if recipe.base:
         result["base"] = {"path": recipe.base.path, "distributions": recipe.base.distributions}
     if manifest is None:
+        _refuse_without_root(recipe.root)
         result.update(_needs(recipe, options, everything, planning=True))
         result["stored"] += whole_in_store(recipe.overlays, recipe.root)
     return result
@@ -111,6 +113,7 @@ def run(recipe: Recipe, options: Mapping[str, Any], progress: Progress) -> dict[
     """Build a recipe's generation and return its manifest and identity; raises GenerationError."""
     existed = _manifest(recipe)
     if existed is None:
+        _refuse_without_root(recipe.root)
         refuse_absent(recipe.overlays, recipe.root)
         _refuse_shortage(recipe, _needs(recipe, options, manifests(recipe.root), planning=False)["space"])
     with contextlib.ExitStack() as stack:
@@ -187,6 +190,11 @@ def _needs(
                 f"{recipe.base.path}"
             ]
     return answer
+
+
+def _refuse_without_root(root: str) -> None:
+    if lacks_root() and not may_write_below(root):
+        raise GenerationError(f"{root} cannot be written: {NEEDS_ROOT}")
 
 
 def _refuse_shortage(recipe: Recipe, space: Mapping[str, Any]) -> None:

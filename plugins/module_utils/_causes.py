@@ -123,7 +123,8 @@ PATTERNS = (
         "draft-missing",
         r"\w+ (?:speculative decoding )?requires setting --speculative-draft-model-path|failed to load draft model",
         "the drafter is not given, or cannot be loaded",
-        "check the path of the draft model and that the service's user may read it",
+        "check the path of the draft model and that the service's user may read it; below /home, /root and /run/user "
+        "it sees nothing unless sglang_dflash_protect_home is false",
     ),
     Pattern(
         "model-damaged",
@@ -138,7 +139,8 @@ PATTERNS = (
         r"|(\S+) does not appear to have a file named|Repo id must (?:be|use)(?: in the form .*?: '([^']+)')?"
         r"|LocalEntryNotFoundError",
         "a model is missing: {0}",
-        "check the path of the model and that the service's user may read it",
+        "check the path of the model and that the service's user may read it; below /home, /root and /run/user "
+        "it sees nothing unless sglang_dflash_protect_home is false",
     ),
     Pattern(
         "gpu-out-of-memory",

@@ -8,17 +8,20 @@ This module is private to the collection: it can change at any time.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._gate import target_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health import release_of
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, may_read_environment
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
     Release,
     ReleaseError,
     health_spec,
+    instances_below,
     read_release,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd
@@ -40,7 +43,12 @@ class Contestant(NamedTuple):
 def contestant(root: str, name: str, systemd: Systemd) -> Contestant:
     """Return an instance that runs; raises ReleaseError for one that does not."""
     instance = Instance.named(root, name)
+    if not os.path.isdir(instance.folder):
+        there = ", ".join(instances_below(instance.root)) or "no instance"
+        raise ReleaseError(f"{name}: never deployed on this host; there is {there}: name two of these")
     pid = systemd.show(instance.unit).main_pid
+    if pid and not may_read_environment(pid):
+        raise ReleaseError(f"which release {instance.unit} runs cannot be told: {NEEDS_ROOT}")
     running = release_of(pid) if pid else None
     if running is None:
         raise ReleaseError(f"{instance.unit} does not run: start it: comparing starts and stops nothing")

@@ -43,6 +43,11 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._liveness import (
     title,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._orphans import Orphan, find_orphans, remedy
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import (
+    NEEDS_ROOT,
+    lacks_root,
+    may_read_environment,
+)
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError, UnitState
 from ansible_collections.gpufleet.dflash.plugins.module_utils._watch import (
     SLOW_ANSWER,
@@ -183,6 +188,15 @@ class _Wait:
         if wanted is None or state is None:
             return
         running = release_of(state.main_pid)
+        if running is None and not may_read_environment(state.main_pid):
+            raise self._unhealthy(
+                Verdict(
+                    "release-unreadable",
+                    f"which release {self.spec.unit} runs cannot be told: /proc/{state.main_pid}/environ could not be "
+                    f"read{' without root' if lacks_root() else ''}",
+                    NEEDS_ROOT if lacks_root() else "let root look into that process, which this container forbids",
+                )
+            )
         if running != wanted:
             raise self._unhealthy(
                 Verdict(

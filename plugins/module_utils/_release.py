@@ -50,10 +50,7 @@ class Instance(NamedTuple):
     @classmethod
     def named(cls, root: str, name: str) -> Instance:
         """Return an instance after checking its name, which becomes part of paths and of the unit's name."""
-        if not _INSTANCE_NAME.match(name):
-            raise ReleaseError(
-                f"not a usable name for an instance: '{name}': use up to 40 lower-case letters, digits and dashes"
-            )
+        check_instance_name(name)
         return cls(check_root(root, ReleaseError), name)
 
     @property
@@ -188,6 +185,14 @@ def release_of_unit(text: str) -> str | None:
     return found.group(1) if found else None
 
 
+def check_instance_name(name: str) -> None:
+    """Raise ReleaseError for what cannot name an instance; it becomes part of paths and of the unit's name."""
+    if not _INSTANCE_NAME.match(name):
+        raise ReleaseError(
+            f"not a usable name for an instance: '{name}': use up to 40 lower-case letters, digits and dashes"
+        )
+
+
 def check_release_name(release: str) -> None:
     """Raise ReleaseError for what is not the name of a release, before it becomes part of a path."""
     if not _RELEASE_NAME.match(release):
@@ -305,6 +310,14 @@ def _made(unit: str, found: Release) -> Release | None:
         return make_release(unit, *found[2:])
     except ReleaseError:
         return None
+
+
+def instances_below(root: str) -> list[str]:
+    """Return the names of the instances that have a folder."""
+    try:
+        return sorted(entry.name for entry in os.scandir(os.path.join(root, "instances")) if entry.is_dir())
+    except OSError:
+        return []
 
 
 def staged_releases(instance: Instance) -> list[str]:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._exports import Exports
@@ -16,16 +17,20 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import Hook
 from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import (
     Instance,
+    Release,
     ReleaseError,
     check_release_name,
     health_spec,
     holds,
+    instances_below,
     is_staged,
     make_release,
     release_of_unit,
     stage,
+    staged_releases,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._remove import leftovers, remove_instance
+from ansible_collections.gpufleet.dflash.plugins.module_utils._sandbox_paths import hidden_paths
 from ansible_collections.gpufleet.dflash.plugins.module_utils._switch import Switch, SwitchError, stop_timeout
 from ansible_collections.gpufleet.dflash.plugins.module_utils._switch_plan import describe
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd
@@ -47,9 +52,12 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
         _secrets(options),
     )
     health_spec(instance, release)
+    Exports.from_options(options)  # only looks for the folders: what is missing there would stop the switch
+    history = History(instance.history_path)
+    if not history.is_verified(release.id):
+        _refuse_hidden(release, instance)
     # In check mode the user may be among what a run would make first.
     present = (user_exists(release.unit) or not check_mode) and holds(instance, release)
-    history = History(instance.history_path)
     # In check mode the generation or the user may be among what a run would make first.
     if not present and (not check_mode or (os.path.isdir(release.generation) and user_exists(release.unit))):
         validate_arguments(release.validate, release.unit, instance.unit)
@@ -71,6 +79,16 @@ def staged(options: Mapping[str, Any], check_mode: bool) -> Result:
             "after": release.unit,
         }
     return result
+
+
+def _refuse_hidden(release: Release, instance: Instance) -> None:
+    """Raise ReleaseError for a model or another path of the command that the unit's sandbox hides."""
+    for path, real in hidden_paths(release.unit, release.validate[1:]):
+        where = path if path == real else f"{path}, which leads to {real},"
+        raise ReleaseError(
+            f"{where} cannot be seen by {instance.unit}, whose sandbox hides /home, /root and /run/user: nothing was "
+            "touched: keep it elsewhere, such as /srv, or set sglang_dflash_protect_home: false"
+        )
 
 
 def _hooks(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +126,21 @@ def previous(options: Mapping[str, Any], check_mode: bool) -> Result:
     """Go back to the release verified before, or to a named one."""
     instance = Instance.named(options["root"], options["name"])
     release = options["release"] or Switch(instance, _silent).previous()
-    if not is_staged(instance, release):
-        raise ReleaseError(f"no such release: {instance.release_folder(release)}: see history.jsonl beside it")
+    staged_here = staged_releases(instance)
+    if release not in staged_here:
+        raise ReleaseError(f"no such release of {instance.name}: {release}: {_choice(instance, staged_here)}")
     return _switch(instance, release, options, check_mode, rollback=True)
+
+
+def _choice(instance: Instance, names: Sequence[str]) -> str:
+    """Return in words which of the releases on disk somebody can go back to, the one verified last first."""
+    history, installed = History(instance.history_path), release_of_unit(instance.installed_unit())
+    verified = [name for name in history.verified_releases() if name in names]
+    marks = {name: "verified" if name in verified else "not verified" for name in [*verified, *sorted(names)]}
+    listed = [f"{name} ({mark}{', installed now' if name == installed else ''})" for name, mark in marks.items()]
+    if not listed:
+        return "none is on this host: deploy one"
+    return f"use one of {', '.join(listed)}; {instance.history_path} tells when each of them ran"
 
 
 def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
@@ -123,6 +153,10 @@ def absent(options: Mapping[str, Any], check_mode: bool) -> Result:
     result: Result = {"changed": bool(found), "unit": instance.unit, "removed": found, "progress_file": progress_file}
     if found:
         result["diff"] = {"before": "".join(f"{path}\n" for path in found), "after": ""}
+    near = [] if found else difflib.get_close_matches(instance.name, instances_below(instance.root), 1, 0.8)
+    if near:
+        # What was removed by an earlier run is named for good in some inventories: only what looks mistyped is told.
+        result["warnings"] = [f"there is nothing of {instance.name} to take away; there is {near[0]}: check the name"]
     if found and not check_mode:
         text = instance.installed_unit()
         systemd.timeout = max(systemd.timeout, 60 + stop_timeout(text))
@@ -151,7 +185,7 @@ def _switch(instance: Instance, release: str, options: Mapping[str, Any], check_
     if report:
         result["health"] = report.to_mapping()
     if plan.changed:
-        result["diff"] = describe(plan, switch.observe())
+        result["diff"] = describe(plan, switch.observe(), switch.history.is_verified)
     if not plan.changed:
         written = exports.refresh(instance, dry=check_mode) if exports else []
         if written:

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._mapped import (
     outside,
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._prediction import combined
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT
 from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_request import command_line_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._process_maps import (
     Mapping,
@@ -65,7 +66,8 @@ def check_running(venv: str | None, unit: str | None, pid: int | None) -> dict[s
             mappings += mapped_by(member)
         except PermissionError:
             raise CheckError(
-                f"cannot read what process {member} has mapped: permission denied: set become: true on the task"
+                f"cannot read what process {member} has mapped: permission denied: {NEEDS_ROOT}, or set become: true "
+                "on the task"
             ) from None
     if not mappings:
         raise CheckError(f"{name} has ended: there is nothing to look at")

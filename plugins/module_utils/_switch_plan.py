@@ -74,10 +74,15 @@ def choose_previous(history: History, installed: str | None, usable: Callable[[s
     return next((release for release in candidates if usable(release)), None)
 
 
-def describe(plan: Plan, observed: Observed) -> dict[str, Any]:
-    """Return the diff of a plan."""
+def describe(plan: Plan, observed: Observed, verified: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the diff of a plan; what runs before is verified when its own last verification passed."""
     running = observed.running or "none"
-    return {
-        "before": f"release: {running}\nverified: {'false' if plan.reasons else 'true'}\n",
-        "after": f"release: {plan.release}\nverified: true\n",
-    }
+    before = {"release": running, "verified": "true" if observed.running and verified(observed.running) else "false"}
+    after = {"release": plan.release, "verified": "true"}
+    if before == after:  # the release stays, and something else about it is put right
+        before["to be put right"] = "; ".join(plan.reasons)
+    return {"before": _lines(before), "after": _lines(after)}
+
+
+def _lines(values: dict[str, str]) -> str:
+    return "".join(f"{name}: {value}\n" for name, value in values.items())

@@ -32,6 +32,7 @@ attributes:
     support: full
 requirements:
   - systemd on the host
+  - root on the host, in check mode as well
 options:
   name:
     description: Name of the instance; its unit is C(sglang-dflash-<name>.service).
@@ -39,7 +40,8 @@ options:
     required: true
   state:
     description:
-      - V(staged) puts a release in its place.
+      - V(staged) puts a release in its place. It is refused when the unit has C(ProtectHome=yes) and a path in
+        O(validate) leads below C(/home), C(/root) or C(/run/user).
       - V(active) makes the instance run the release O(release) and proves it.
       - V(previous) goes back to the release that was verified before the present one, or to O(release) if given.
         An instance that has gone back already is left as it is.
@@ -111,7 +113,6 @@ options:
           timeout:
             description: Seconds that it may take.
             type: float
-            default: 60
             default: 60
       post_start:
         description:
@@ -192,12 +193,13 @@ options:
     description:
       - A folder that node_exporter's textfile collector reads. It gets C(dflash_<name>.prom), which goes with the
         instance.
+      - With O(state=staged) it is only looked for, so that a folder that is missing is told before anything is touched.
     type: path
     version_added: 0.2.0
   scrape_dir:
     description:
       - A folder that a Prometheus agent on the host reads for C(file_sd). It gets C(dflash_<name>.json) with the
-        engine's own metrics as its target, which goes with the instance.
+        engine's own metrics as its target, which goes with the instance. With O(state=staged) it is only looked for.
     type: path
     version_added: 0.2.0
 seealso:
@@ -285,6 +287,7 @@ restored_health:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import without_secrets
+from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, lacks_root
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release_states import STATES
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import SystemdError
@@ -335,6 +338,9 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
+    if lacks_root():
+        # Without it, processes and sockets of services cannot be seen, and all that follows would be guessed.
+        module.fail_json(msg=NEEDS_ROOT)
     options = dict(module.params)
     module.params["hooks"] = without_secrets(options["hooks"])  # a result repeats what a module was given
     try:

@@ -18,7 +18,7 @@ import yaml
 PROJECT = Path(__file__).parents[2]
 INVENTORY = PROJECT / "molecule" / "inventory.yml"
 # What runs on the controller alone; every other action is at least one module on the host.
-CONTROLLER_ONLY = {"assert", "debug", "include_vars", "validate_argument_spec", "set_fact"}
+CONTROLLER_ONLY = {"assert", "debug", "include_vars", "sglang_inputs", "validate_argument_spec", "set_fact"}
 
 
 class Step(NamedTuple):

@@ -219,6 +219,19 @@ def test_another_release_than_the_wanted_one_is_not_healthy(tmp_path: Path, port
     assert report.cause == "wrong-release" and "runs release r-1, not r-2" in report.message
 
 
+def test_a_release_that_could_not_be_read_is_no_reason_for_a_restart(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_health, "release_of", lambda pid: None)
+    monkeypatch.setattr(_health, "may_read_environment", lambda pid: False)
+    monkeypatch.setattr(_health, "lacks_root", lambda: True)
+    with service(tmp_path, port) as unit:
+        report = failure(unit, spec(port, release="r-2"))
+    assert report.cause == "release-unreadable"
+    assert "could not be read without root" in report.message and "restart" not in report.message + report.fix
+    assert "leave become on" in report.fix
+
+
 def test_a_service_that_never_gets_ready_is_given_up(tmp_path: Path, port: int) -> None:
     with service(tmp_path, port, ready=600) as unit:
         report = failure(unit, spec(port, timeout=1.5))

@@ -220,6 +220,8 @@ def test_a_secret_that_no_header_carries_is_refused(value: Any) -> None:
 
 
 def test_credentials_of_hooks_are_in_no_output(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the module needs root")
     hook = {"url": "http://r0bot:s3cret@127.0.0.1:9/leave?token=t0ken"}
     arguments: dict[str, Any] = {
         "name": "qwen3",

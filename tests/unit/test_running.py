@@ -176,4 +176,4 @@ def test_who_may_not_look_is_told_so() -> None:
     os.waitpid(child, 0)
     text = os.read(read, 1000).decode()
     os.close(read)
-    assert text.endswith("permission denied: set become: true on the task")
+    assert text.endswith("leave become on (ansible_become, --become), or set become: true on the task")

@@ -19,21 +19,22 @@ import json, sys
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpufleet.dflash.plugins.module_utils import _release_states
 from ansible_collections.gpufleet.dflash.plugins.modules import sglang_release
+sglang_release.lacks_root = lambda: len(sys.argv) > 2
 _release_states.STATES["previous"] = lambda options, check_mode: json.loads(sys.argv[1])
 with patch_module_args({"name": "tiny", "state": "previous"}):
     sglang_release.main()
 """
 
 
-def answer(result: dict[str, Any]) -> Any:
+def answer(result: dict[str, Any], *words: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", MODULE, json.dumps(result)],
+        [sys.executable, "-c", MODULE, json.dumps(result), *words],
         capture_output=True,
         text=True,
         check=False,
         env={"PYTHONPATH": str(small_wheels.CHECKOUT / ".collections")},
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == len(words), done.stderr
     return json.loads(done.stdout)
 
 
@@ -42,3 +43,9 @@ def test_warnings_reach_the_operator_and_no_deprecation_with_them(warnings: list
     told = answer({"changed": False, "warnings": list(warnings)})
     assert [warning["event"]["msg"] for warning in told.get("warnings", [])] == warnings
     assert not told.get("deprecations")
+
+
+def test_without_root_it_says_so_and_guesses_nothing() -> None:
+    assert answer({"changed": False}, "unprivileged")["msg"] == (
+        "this needs root on the host: leave become on (ansible_become, --become)"
+    )

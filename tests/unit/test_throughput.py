@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 from support.process_unit import free_port
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _comparison, _release
 from ansible_collections.gpufleet.dflash.plugins.module_utils._comparison import Contestant, compare
 from ansible_collections.gpufleet.dflash.plugins.module_utils._engine_probe import ask
 from ansible_collections.gpufleet.dflash.plugins.module_utils._gate import Gate, examine, target_of
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthReport, HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._history import FAILED, VERIFIED, Event, History
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import Instance, Release
+from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd
 from ansible_collections.gpufleet.dflash.plugins.module_utils._throughput import (
     Measurement,
     MeasurementError,
@@ -327,3 +329,9 @@ def test_bars_are_as_high_as_their_numbers(rates: tuple[float, float]) -> None:
 def test_what_is_no_comparison_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="sglang_benchmark"):
         checked(wrong)
+
+
+def test_an_instance_that_was_never_deployed_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    (tmp_path / "instances" / "tiny").mkdir(parents=True)
+    with pytest.raises(_release.ReleaseError, match="^plain: never deployed on this host; there is tiny: name"):
+        _comparison.contestant(str(tmp_path), "plain", Systemd())
