@@ -14,9 +14,8 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_defaults import (
     base_environment,
@@ -69,7 +68,8 @@ class UnitError(Exception):
     """A unit that cannot be read; the text says what is wrong, where, and what to do."""
 
 
-class UnitEnvironment(NamedTuple):
+@dataclass(frozen=True)
+class UnitEnvironment:
     """What a service unit gives its main process.
 
     ``environment`` holds what the unit itself sets; `process_environment` adds what systemd gives every
