@@ -508,6 +508,7 @@ stderr:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check import (
     CheckError,
     CheckRequest,

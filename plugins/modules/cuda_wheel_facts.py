@@ -421,6 +421,7 @@ import gc
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import ExaminationError, examine_all
 
 ARGUMENT_SPEC = {
