@@ -335,6 +335,13 @@ def test_the_environment_of_a_unit_decides(new_venv: Callable[..., Path], tmp_pa
     unit.write_text(text + examine(venv)["library_path"][0] + "\n")
     assert examine(venv, load=CU13_SONAMES, unit=str(unit))["problems"] == []
 
+    ignored = ("NOEQ", '"BAR=quote')
+    unit.write_text("[Service]\nEnvironmentFile=rel/env\n" + "".join(f"Environment={line}\n" for line in ignored))
+    found = examine(venv, unit=str(unit))["problems"]
+    assert [problem["kind"] for problem in found] == ["environment-malformed"] * 3
+    assert all(problem["fix"] == f"correct it in {unit} or its drop-ins" for problem in found)
+    assert "NOEQ" in " ".join(problem["message"] for problem in found)
+
     unit.write_text(text + "/usr/local/cuda/absent\n")
     facts = examine(venv, load=["libcufile.so.0"], unit=str(unit))
 
