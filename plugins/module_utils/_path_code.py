@@ -39,11 +39,11 @@ def may_provide(name: str, installed: Installed, site_packages: Sequence[str]) -
 def _folders_with(top: str, installed: Installed) -> set[str]:
     """The names of the folders in which a distribution has this module."""
     found = set()
-    for directory, names in installed.directories().items():
+    for directory in installed.directories():
         folder, base = os.path.split(directory)
         if base == top:
             found.add(os.path.basename(folder))
-        if f"{top}.py" in names:
+        if installed.owners(f"{directory}/{top}.py"):
             found.add(base)
     return found - {"site-packages"}
 
