@@ -261,13 +261,23 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
         else:
             kind = "resolved-outside-venv"
             message = f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it"
+        skipped = _skipped(facts, soname)
+        fix = _make_findable(copies[0], names) if copies else repair.add(wanted)
+        if skipped and not copies:
+            fix = repair.reinstall(skipped, altered=True)
         yield Problem(
             kind,
             message,
-            _make_findable(copies[0], names) if copies else repair.add(wanted),
+            fix,
             object=facts.needer(loaded),
             soname=soname,
             distributions=tuple(names),
             paths=(loaded.path, *copies) if kind == "shadowed-library" else (loaded.path,),
             evidence=f"found by {loaded.rule}",
         )
+
+
+def _skipped(facts: Facts, soname: str) -> list[Distribution]:
+    """Distributions whose own file of this name is there and is no library: the loader looks further without a word."""
+    damaged = [p for p in _files_named(facts, soname, []) if os.path.exists(p) and p not in facts.objects]
+    return list(dict.fromkeys(owner for path in damaged for owner in facts.installed.owners(path)))

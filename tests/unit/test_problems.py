@@ -171,6 +171,22 @@ def test_resolved_outside_the_venv(new_venv: Callable[..., Path], tmp_path: Path
     assert problem["evidence"] == "found by ld_library_path"
 
 
+def test_a_damaged_library_that_the_host_stands_in_for(new_venv: Callable[..., Path], tmp_path: Path) -> None:
+    """Installing the wheel once more would change nothing: it counts as installed."""
+    venv = new_venv("nvidia-cuda-runtime")
+    library = small_wheels.site_packages(venv) / "nvidia/cu13/lib/libcudart.so.13"
+    elsewhere = tmp_path / "toolkit"
+    elsewhere.mkdir()
+    shutil.copy(library, elsewhere)
+    library.write_bytes(library.read_bytes()[:100])
+
+    facts = examine(venv, load=["libcudart.so.13"], ld_library_path=[str(elsewhere)])
+
+    assert kinds(facts) == ["altered-file", "resolved-outside-venv"]
+    altered, outside = facts["problems"]
+    assert outside["fix"] == altered["fix"]
+
+
 # --- what does not go together -------------------------------------------------------------------------
 
 
