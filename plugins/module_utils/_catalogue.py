@@ -145,16 +145,29 @@ def toolkit_of(distributions: Mapping[str, str]) -> str | None:
 
 
 def version_of(distribution: str, soname: str | None, toolkit: str | None) -> str | None:
-    """The version of a distribution to install for a soname: the toolkit's own, else the newest that has it.
+    """The version of a distribution to install for a soname: the toolkit's own if it has it, else the newest that does.
 
     None where no version was read that is known to provide it.
     """
-    rows = [wheel.sonames for wheel in WHEELS if wheel.distribution == distribution]
+    ranges = _ranges(distribution, soname) if soname is not None else []
     version = TOOLKITS.get(toolkit or "", {}).get(distribution)
-    if version is not None:
+    # A later version may have dropped the library: nvidia-nvtx-cu12 12.9 has no libnvToolsExt.so.1.
+    if version is not None and (not ranges or _within(version, ranges)):
         return version
-    newest = [row[soname][1] for row in rows if soname is not None and soname in row]
-    return newest[0] if newest else None
+    return ranges[0][1] if ranges else None
+
+
+def may_have(distribution: str, version: str, soname: str) -> bool:
+    """Whether this version lies between the oldest and the newest that are known to have the library."""
+    return _within(version, _ranges(distribution, soname))
+
+
+def _ranges(distribution: str, soname: str) -> list[tuple[str, str]]:
+    return [w.sonames[soname] for w in WHEELS if w.distribution == distribution and soname in w.sonames]
+
+
+def _within(version: str, ranges: list[tuple[str, str]]) -> bool:
+    return any(_ordered(oldest) <= _ordered(version) <= _ordered(newest) for oldest, newest in ranges)
 
 
 def library_directories(distributions: Mapping[str, str]) -> list[str]:

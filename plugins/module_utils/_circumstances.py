@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_defaults import base_environment
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd_syntax import assigned, split_all
-from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
+from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import ignored_lines, process_environment, read_unit
 
 _YES = ("1", "yes", "y", "true", "t", "on")
 
@@ -52,7 +52,8 @@ class Circumstances:
     new_privileges: bool = True
     private_devices: bool = False
     device_rules: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = field(default=())
+    # What systemd ignores in the unit: a sentence, and what to do.
+    ignored: tuple[tuple[str, str], ...] = field(default=())
 
     @property
     def whose(self) -> str:
@@ -81,7 +82,7 @@ def circumstances_of(unit: str | None, environment: Mapping[str, str] | None = N
         private_devices=private,
         # systemd.exec(5): with the policy auto, one DeviceAllow= closes the door for all others.
         device_rules=rules if policy in ("closed", "strict") or rules or private else None,
-        notes=found.notes,
+        ignored=ignored_lines(found),
     )
 
 

@@ -61,7 +61,7 @@ def examine_all(options: Mapping[str, Any]) -> Examination:
         venvs,
         sorted(problems, key=lambda problem: problem["severity"] != "error"),
         summary_line(venvs[options["venv"]]) if discovered is None else summary_of_many(venvs),
-        discovered.notes if discovered else [],
+        [*(discovered.notes if discovered else []), *_not_installed(venvs)],
     )
 
 
@@ -75,7 +75,8 @@ def _examine(path: str, options: Mapping[str, Any], lock: tuple[LockEntry, ...] 
         verify=options["verify"],
         without=options["without"],
         lock=lock,
-        modules_expected=alone,
+        # torch is what most ask about: where nobody named it, and it is not there, nobody misses it.
+        modules_expected=alone and options["imports"] is not None,
         deep=options["deep"],
         capabilities=None
         if options["compute_capabilities"] is None
@@ -88,6 +89,14 @@ def _examine(path: str, options: Mapping[str, Any], lock: tuple[LockEntry, ...] 
     except (VenvError, UnsupportedLoader, OSError) as error:
         # One venv that cannot be read is its own problem and nobody else's.
         return damaged(path, str(error))
+
+
+def _not_installed(venvs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of ``without`` that no examined venv has: a slip of the pen, more often than not."""
+    removals = [facts["removal"] for facts in venvs.values() if facts["removal"]]
+    absent = [set(removal["not_installed"]) for removal in removals]
+    names = sorted(set.intersection(*absent)) if absent else []
+    return [f"{name} is not installed: without: nothing would be uninstalled by that name" for name in names]
 
 
 def _refuse_nul(options: Mapping[str, Any]) -> None:

@@ -21,6 +21,8 @@ __all__ = ["Request", "damaged", "gather", "result", "summary_line", "summary_of
 
 # An overlay larger than this is listed without its digest unless all files are hashed: that would make the facts slow.
 _OVERLAY_HASH_LIMIT = 16 * 1024 * 1024
+# How many venvs the one line about many names, besides the worst.
+_VENVS_NAMED = 5
 
 
 def result(facts: Facts, detail: str) -> dict[str, Any]:
@@ -85,7 +87,10 @@ def summary_of_many(venvs: Mapping[str, Mapping[str, Any]]) -> str:
     if not bad:
         return f"ok: {len(venvs)} virtual environments, nothing wrong"
     path = min(bad, key=lambda path: (bad[path]["verdict"] != "error", path))
-    return f"{len(bad)} of {len(venvs)} virtual environments have problems: {path}: {summary_line(bad[path])}"
+    others = [each for each in sorted(bad) if each != path]
+    more = f" and {len(others) - _VENVS_NAMED} more" if len(others) > _VENVS_NAMED else ""
+    also = f"; also {', '.join(others[:_VENVS_NAMED])}{more}" if others else ""
+    return f"{len(bad)} of {len(venvs)} virtual environments have problems: {path}: {summary_line(bad[path])}{also}"
 
 
 def summary_line(facts_of_venv: Mapping[str, Any]) -> str:

@@ -92,6 +92,8 @@ class Facts:
     # Whether a module of the plan that is not installed is a fault: not when venvs of all kinds are looked at.
     modules_expected: bool = True
     deep: DeepFacts | None = None
+    # What systemd ignores in the unit: a sentence, and what to do.
+    unit_ignored: tuple[tuple[str, str], ...] = ()
 
     def owners(self, path: str) -> list[Distribution]:
         """Distributions that own a file, by the path that the loader used or the real one."""

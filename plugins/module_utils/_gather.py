@@ -36,7 +36,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._search_paths impo
 )
 from ansible_collections.gpufleet.dflash.plugins.module_utils._simulation import Outcome, Simulation
 from ansible_collections.gpufleet.dflash.plugins.module_utils._symbol_scope import SymbolTables
-from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import process_environment, read_unit
+from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import ignored_lines, process_environment, read_unit
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Installed, read_installed
 
@@ -69,7 +69,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
     ``system`` stands in for this host's loader and its cache.
     """
     venv = open_venv(request.venv)
-    environment, directory = _circumstances(request)
+    environment, directory, ignored = _circumstances(request)
     import_path = tuple(dict.fromkeys((*python_path(environment, directory), *venv.import_path)))
     installed = read_installed(venv.import_path)
     simulation = Simulation(
@@ -111,6 +111,7 @@ def gather(request: Request, system: System | None = None) -> Facts:
         removal=foresee(request.without, venv, installed, simulation, outcome) if request.without else None,
         modules_expected=request.modules_expected,
         deep=_look_deep(request, objects, installed, outcome, simulation.symbols) if simulation.symbols else None,
+        unit_ignored=ignored,
     )
 
 
@@ -123,17 +124,19 @@ def _look_deep(
     return deep
 
 
-def _circumstances(request: Request) -> tuple[dict[str, str], str]:
-    """The environment and the working directory that the process would have."""
+def _circumstances(request: Request) -> tuple[dict[str, str], str, tuple[tuple[str, str], ...]]:
+    """The environment and working directory that the process would have, and what systemd ignores in its unit."""
     environment: dict[str, str] = {}
     directory = "/"
+    ignored: tuple[tuple[str, str], ...] = ()
     if request.unit is not None:
         unit = read_unit(request.unit)
         environment = process_environment(unit, "")
         directory = unit.working_directory or "/"
+        ignored = ignored_lines(unit)
     if request.ld_library_path is not None:
         environment["LD_LIBRARY_PATH"] = ":".join(request.ld_library_path)
-    return environment, directory
+    return environment, directory, ignored
 
 
 def _read_objects(installed: Installed) -> dict[str, ElfObject]:

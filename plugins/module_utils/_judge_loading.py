@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._catalogue import 
 from ansible_collections.gpufleet.dflash.plugins.module_utils._findings import Facts, Problem
 from ansible_collections.gpufleet.dflash.plugins.module_utils._provider import providers, requirement
 from ansible_collections.gpufleet.dflash.plugins.module_utils._repair import Repair
+from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Distribution
 
 _UNKNOWN_PRELOAD = "find out which distribution provides it for this torch, and install that"
 
@@ -101,6 +102,8 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
         if gutted and any(os.path.exists(path) for path in _files_named(facts, want.soname, want.objects)):
             message = f"{want.soname} of {gutted[0].pin} cannot be loaded{want.needers}: {want.words}"
             fix = repair.reinstall(gutted, altered=True)
+        elif gutted and not _recorded(facts, want.soname, want.objects):
+            message, fix = _another_version(facts, repair, want, gutted[0])
         elif gutted:
             message = f"{want.soname} is gone, although {gutted[0].pin} counts as installed{want.needers}"
             fix = repair.reinstall(gutted)
@@ -120,6 +123,27 @@ def _missing_library(facts: Facts, repair: Repair, want: _Want) -> Problem:
         paths=tuple(want.objects),
         evidence=want.words,
         severity=want.severity,
+    )
+
+
+def _another_version(facts: Facts, repair: Repair, want: _Want, installed: Distribution) -> tuple[str, str]:
+    """Message and fix for a library that other versions of an installed distribution have."""
+    if _catalogue.may_have(installed.name, installed.version, want.soname):
+        return (
+            f"{want.soname} is missing{want.needers}; {installed.pin} provides it, and its RECORD does not list it",
+            repair.reinstall([installed]),
+        )
+    wanted = [
+        f"{name}=={version}"
+        for name in sorted(_catalogue.distributions_of(want.soname), key=lambda name: name != installed.name)
+        if (version := _catalogue.version_of(name, want.soname, None))
+    ]
+    if not wanted:
+        return _unknown(want)
+    return (
+        f"{want.soname} is missing{want.needers}; the installed {installed.pin} does not have it, "
+        f"{' or '.join(wanted)} does",
+        repair.add(wanted[:1]),
     )
 
 
@@ -177,9 +201,13 @@ def _make_findable(path: str, owners: Sequence[str]) -> str:
 
 def _providers(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
     """Distributions that provide a soname: those that record such a file, else those that are known to."""
+    return _recorded(facts, soname, objects) or providers(facts, soname, objects)
+
+
+def _recorded(facts: Facts, soname: str, objects: Sequence[str]) -> list[str]:
+    """Distributions that record a file of this name, whether it is there or not."""
     files = _files_named(facts, soname, objects)
-    by_record = sorted({owner.name for path in files for owner in facts.installed.owners(path)})
-    return by_record or providers(facts, soname, objects)
+    return sorted({owner.name for path in files for owner in facts.installed.owners(path)})
 
 
 def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
@@ -189,7 +217,13 @@ def preload_stops(facts: Facts, repair: Repair) -> Iterator[Problem]:
             continue
         library = os.path.basename(attempt.target).split(".so")[0]
         names = _catalogue.distributions_of_library(library, facts.cuda_major)
-        installed = [d for d in facts.installed.distributions if d.name in names]
+        recording = {
+            owner.name
+            for path, owners in facts.installed.libraries().items()
+            for owner in owners
+            if os.path.basename(path).split(".so")[0] == library
+        }
+        installed = [d for d in facts.installed.distributions if d.name in names and d.name in recording]
         count = len(attempt.unreached)
         yield Problem(
             "preload-stops",
@@ -227,13 +261,23 @@ def outside_venv(facts: Facts, repair: Repair) -> Iterator[Problem]:
         else:
             kind = "resolved-outside-venv"
             message = f"{soname} comes from this host ({loaded.path}), not from a wheel; another host may not have it"
+        skipped = _skipped(facts, soname)
+        fix = _make_findable(copies[0], names) if copies else repair.add(wanted)
+        if skipped and not copies:
+            fix = repair.reinstall(skipped, altered=True)
         yield Problem(
             kind,
             message,
-            _make_findable(copies[0], names) if copies else repair.add(wanted),
+            fix,
             object=facts.needer(loaded),
             soname=soname,
             distributions=tuple(names),
             paths=(loaded.path, *copies) if kind == "shadowed-library" else (loaded.path,),
             evidence=f"found by {loaded.rule}",
         )
+
+
+def _skipped(facts: Facts, soname: str) -> list[Distribution]:
+    """Distributions whose own file of this name is there and is no library: the loader looks further without a word."""
+    damaged = [p for p in _files_named(facts, soname, []) if os.path.exists(p) and p not in facts.objects]
+    return list(dict.fromkeys(owner for path in damaged for owner in facts.installed.owners(path)))

@@ -84,6 +84,12 @@ def absent_directories(facts: Facts, repair: Repair) -> Iterator[Problem]:
             )
 
 
+def ignored_lines(facts: Facts, repair: Repair) -> Iterator[Problem]:
+    """Lines of the unit that systemd ignores."""
+    for message, fix in facts.unit_ignored:
+        yield Problem("environment-malformed", message, fix)
+
+
 def _where(facts: Facts) -> str:
     return f"of {facts.unit}" if facts.unit else "given"
 

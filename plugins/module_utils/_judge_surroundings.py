@@ -117,10 +117,8 @@ def cuda_home(facts: HostFacts) -> Iterator[Problem]:
 
 def unit_notes(facts: HostFacts) -> Iterator[Problem]:
     """Lines of the unit that systemd ignores."""
-    for note in facts.circumstances.notes:
-        yield Problem(
-            "environment-malformed", f"{note} ({facts.circumstances.unit})", "correct it in the unit or its drop-ins"
-        )
+    for message, fix in facts.circumstances.ignored:
+        yield Problem("environment-malformed", message, fix)
 
 
 def toolchain(facts: HostFacts) -> Iterator[Problem]:

@@ -46,7 +46,7 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_process imp
 from ansible_collections.gpufleet.dflash.plugins.module_utils._probe_request import ProbeOutcome, ProbeRequest
 from ansible_collections.gpufleet.dflash.plugins.module_utils._sandbox import SandboxError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._sandbox_causes import CAUSE, name_cause, setup_failure
-from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import UnitEnvironment
+from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import ignored_lines
 from ansible_collections.gpufleet.dflash.plugins.module_utils._venv import Venv, open_venv
 from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import Installed, read_installed
 
@@ -115,7 +115,7 @@ def check(request: CheckRequest) -> dict[str, Any]:
     unit = subject.unit
     if unit is not None:
         result["unit"] = {"name": unit.name, "path": unit.path, "drop_ins": list(unit.drop_ins)}
-        result["problems"] += [_unit_note(unit, note) for note in unit.notes]
+        result["problems"] += [problem("environment-malformed", *words) for words in ignored_lines(unit)]
     result["problems"] = _merged(result["problems"])
     return result
 
@@ -145,14 +145,6 @@ def summary(request: CheckRequest, result: Mapping[str, Any]) -> str:
     causes = "; ".join(f"{entry['message']}: {entry['fix']}" for entry in errors[:3])
     more = f"; and {len(errors) - 3} more in `problems`" if len(errors) > 3 else ""
     return f"{what}: {where}: {causes}{more}"
-
-
-def _unit_note(unit: UnitEnvironment, note: str) -> Problem:
-    return problem(
-        "environment-malformed",
-        f"{note} ({unit.name})",
-        f"correct it in {unit.path} or its drop-ins",
-    )
 
 
 def _result(request: CheckRequest, around: _Surroundings, subject: Subject, outcome: ProbeOutcome) -> dict[str, Any]:

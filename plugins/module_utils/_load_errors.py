@@ -202,6 +202,14 @@ def _whereabouts(
     known = soname if not soname.endswith(".so") else None
     wanted = [requirement(place, name, known) for name in providers(place, soname, _needing(failure))]
     package = _catalogue.SYSTEM_PACKAGES.get(soname)
+    names = {entry.split("==")[0] for entry in wanted}
+    unfit = [d for d in place.installed.distributions if known and d.name in names]
+    if unfit and wanted:
+        return (
+            f"{soname} is in no file of the installed {unfit[0].pin}{needs}",
+            f"change the lock to {' or '.join(wanted)} and build the environment anew",
+            [],
+        )
     if wanted:
         return (
             f"{soname} is not installed{needs}",

@@ -54,6 +54,7 @@ _JUDGES: tuple[Callable[[Facts, Repair], Iterator[Problem]], ...] = (
     _judge_search_path.stale_cache,
     _judge_search_path.insecure,
     _judge_search_path.absent_directories,
+    _judge_search_path.ignored_lines,
     _judge_combinations.malformed,
 )
 

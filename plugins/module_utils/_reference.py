@@ -36,6 +36,8 @@ from ansible_collections.gpufleet.dflash.plugins.module_utils._wheels import (
 
 # What an environment tool puts at the top of site-packages itself.
 _TOOLS_OWN = frozenset({"_virtualenv.py", "_virtualenv.pth", "distutils-precedence.pth"})
+# The engines' launchers, which the role lays into each generation: the copy gets its own.
+_COLLECTIONS_OWN = frozenset({"dflash_llama_cpp_server.py", "dflash_sglang_server.py"})
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)[^;]*(?:;(.*))?", re.DOTALL)
 _EXTRA = re.compile(r"\bextra\b")
 
@@ -283,7 +285,8 @@ def _notes(reference: Reference, integrity: Integrity) -> Iterator[str]:
         root = os.path.realpath(directory)
         for name in sorted(os.listdir(root)):
             path = os.path.join(root, name)
-            if name.endswith((".pth", ".py", ".so")) and path not in owned and name not in _TOOLS_OWN:
+            known = path in owned or name in _TOOLS_OWN or name in _COLLECTIONS_OWN
+            if name.endswith((".pth", ".py", ".so")) and not known:
                 yield f"not reproduced: {path}: nobody owns it and it is in no package"
     roots = tuple(os.path.realpath(directory) + "/" for directory in reference.venv.site_packages)
     outside = [path for path in reference.venv.import_path if not (os.path.realpath(path) + "/").startswith(roots)]

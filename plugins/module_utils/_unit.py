@@ -123,6 +123,11 @@ def parse_unit_file(path: str, directories: Sequence[str] = UNIT_DIRECTORIES) ->
     return _read(Path(path).name, path, [str(Path(path).parent), *directories])
 
 
+def ignored_lines(unit: UnitEnvironment) -> tuple[tuple[str, str], ...]:
+    """What systemd ignores in a unit: for each a sentence, and what to do."""
+    return tuple((f"{note} ({unit.name})", f"correct it in {unit.path} or its drop-ins") for note in unit.notes)
+
+
 def process_environment(unit: UnitEnvironment, invocation: str) -> dict[str, str]:
     """Return the whole environment of the unit's main process; ``invocation`` becomes INVOCATION_ID."""
     inherited = base_environment(unit.user, invocation)

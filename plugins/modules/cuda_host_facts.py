@@ -409,6 +409,7 @@ problems:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_facts import host_result, host_summary
 from ansible_collections.gpufleet.dflash.plugins.module_utils._host_gather import HostRequest, gather_host
 from ansible_collections.gpufleet.dflash.plugins.module_utils._unit import UnitError

@@ -191,6 +191,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+msg:
+  description: One line for people, also where nothing is wrong.
+  returned: without O(running) and O(pid)
+  type: str
+  sample: "ok: everything can be loaded"
 ok:
   description:
     - Whether everything was loaded, also on a clean host where that was asked for, and the GPUs that are required are
@@ -508,6 +513,7 @@ stderr:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._library_check import (
     CheckError,
     CheckRequest,
@@ -563,7 +569,11 @@ def main() -> None:
         module.fail_json(msg=str(error))
     if require and not result["ok"]:
         module.fail_json(msg=summary(request, result), **result)
-    module.exit_json(changed=False, **result)
+    words = "ok: everything can be loaded"
+    warnings = [entry for entry in result["problems"] if entry["severity"] != "error"]
+    if result["ok"] and warnings:
+        words = f"warning: {warnings[0]['message']}" + (f" (and {len(warnings) - 1} more)" if warnings[1:] else "")
+    module.exit_json(changed=False, msg=words if result["ok"] else summary(request, result), **result)
 
 
 if __name__ == "__main__":

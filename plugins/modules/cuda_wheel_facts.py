@@ -40,7 +40,8 @@ options:
       - The modules that the service imports, in order. What importing them loads is predicted.
       - For C(torch) its own preload table is followed, for C(sgl_kernel) its choice by the GPU and what it takes from
         C(CUDA_HOME), for another module the extension modules that its files import.
-      - V([torch]) by default. With O(discover), a module that an environment does not have is left out there.
+      - V([torch]) by default, and nothing where torch is not installed.
+      - With O(discover), a module that an environment does not have is left out there.
     type: list
     elements: str
   load:
@@ -421,6 +422,7 @@ import gc
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._examination import ExaminationError, examine_all
 
 ARGUMENT_SPEC = {

@@ -137,6 +137,7 @@ probe:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._comparison import ROUNDS, compare, contestant
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError
 from ansible_collections.gpufleet.dflash.plugins.module_utils._systemd import Systemd, SystemdError

@@ -260,6 +260,7 @@ generation:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health import wait_until_healthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._health_spec import HealthSpec, Unhealthy
 from ansible_collections.gpufleet.dflash.plugins.module_utils._progress import progress_to

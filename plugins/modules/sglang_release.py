@@ -286,6 +286,7 @@ restored_health:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._hooks import without_secrets
 from ansible_collections.gpufleet.dflash.plugins.module_utils._privilege import NEEDS_ROOT, lacks_root
 from ansible_collections.gpufleet.dflash.plugins.module_utils._release import ReleaseError

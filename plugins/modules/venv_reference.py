@@ -193,6 +193,7 @@ dest:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.dflash.plugins.module_utils import _python  # noqa: F401  pylint: disable=unused-import
 from ansible_collections.gpufleet.dflash.plugins.module_utils._reference import ReferenceVenvError, read_reference
 from ansible_collections.gpufleet.dflash.plugins.module_utils._reference_files import (
     describe_host,

@@ -72,7 +72,7 @@ def test_a_task_loads_under_a_unit_and_changes_nothing(venv: ProbeVenv, folder: 
     for options in ((), ("--check", "--diff")):
         result = run(folder, *options, venv=str(venv.path), imports=["engine"], unit=unit)
         assert result["ok"] is True and result["changed"] is False
-        assert "msg" not in result and result["failed"] is False
+        assert result["msg"] == "ok: everything can be loaded" and result["failed"] is False
         assert result["user"] == user
         assert [entry["version"] for entry in result["imports"]] == ["2"]
         assert "'MINE'" in result["stdout"] and "LEAK" not in result["stdout"] and "ANSIBLE" not in result["stdout"]

@@ -98,7 +98,7 @@ def test_the_words_of_the_sibling_module_and_of_the_roles_work_as_well(venv: Pat
 
 
 def test_problems_are_at_the_top_level_and_in_the_facts(venv: Path) -> None:
-    result = call({"venv": str(venv), "load": ["libcufile.so.0"]})
+    result = call({"venv": str(venv), "imports": ["torch"], "load": ["libcufile.so.0"]})
 
     facts = result["venvs"][str(venv)]
     assert [problem["kind"] for problem in result["problems"]] == ["missing-library", "unmet-requirement"]

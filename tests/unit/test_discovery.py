@@ -184,6 +184,28 @@ def test_a_damaged_venv_is_its_own_problem(tmp_path: Path, damage: Any, words: s
         assert found.summary.startswith(f"1 of 2 virtual environments have problems: {broken}: error: ")
 
 
+def test_the_summary_names_each_venv_with_a_problem(tmp_path: Path) -> None:
+    broken = [bare_venv(tmp_path / f"v{number}") for number in range(8)]
+
+    summary = examine_all({**OPTIONS, "discover": [str(tmp_path)]}).summary
+
+    assert summary.startswith(f"8 of 8 virtual environments have problems: {broken[0]}: error: ")
+    assert summary.endswith(f"; also {', '.join(broken[1:6])} and 2 more")
+
+
+def test_a_name_of_without_that_is_not_there_is_said(tmp_path: Path) -> None:
+    venv = small_wheels.make_venv(tmp_path / "venv", "nvidia-nvtx")
+    found = examine_all({**OPTIONS, "venv": str(venv), "imports": [], "without": ["nvidia-nvtx", "nvidia_foo"]})
+    assert found.notes == ["nvidia-foo is not installed: without: nothing would be uninstalled by that name"]
+
+
+@pytest.mark.parametrize(("imports", "verdict"), [(None, "ok"), (["torch"], "error")])
+def test_torch_is_missed_only_where_somebody_names_it(tmp_path: Path, imports: list[str] | None, verdict: str) -> None:
+    venv = small_wheels.make_venv(tmp_path / "venv", "nvidia-nvtx")
+    found = examine_all({**OPTIONS, "venv": str(venv), "imports": imports})
+    assert found.venvs[str(venv)]["verdict"] == verdict
+
+
 def test_an_unowned_fifo_inside_a_package_holds_nobody_up(tmp_path: Path) -> None:
     venv = small_wheels.make_venv(tmp_path / "venv", "torch-memory-saver")
     pipe = small_wheels.site_packages(venv) / "torch_memory_saver/extra.so"

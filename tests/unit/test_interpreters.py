@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import shutil
 import subprocess
@@ -46,3 +48,24 @@ def test_every_file_for_hosts_imports_without_anything_installed(python: str) ->
     command = [python, "-I", "-S", "-c", _IMPORT, str(PROJECT / ".collections"), *MODULE_UTILS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_python_that_is_too_old_is_told_so() -> None:
+    text = (PROJECT / "plugins" / "module_utils" / "_python.py").read_text()
+    program = "import sys; sys.version_info = (3, 8, 18, 'final', 0); exec(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-I", "-c", program, text], capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)) == (
+        1,
+        {
+            "failed": True,
+            "msg": "needs Python 3.9 or newer on the host, this is 3.8.18: set ansible_python_interpreter",
+        },
+    )
+
+
+@pytest.mark.parametrize("module", sorted((PROJECT / "plugins" / "modules").glob("*.py")), ids=lambda path: path.stem)
+def test_each_module_looks_at_the_python_first(module: Path) -> None:
+    """Anything else of the collection fails to import on an older one."""
+    imports = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if (node.module or "").startswith("ansible_collections.gpufleet")]
+    assert [alias.name for alias in ours[0].names] == ["_python"]

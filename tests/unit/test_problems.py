@@ -171,6 +171,22 @@ def test_resolved_outside_the_venv(new_venv: Callable[..., Path], tmp_path: Path
     assert problem["evidence"] == "found by ld_library_path"
 
 
+def test_a_damaged_library_that_the_host_stands_in_for(new_venv: Callable[..., Path], tmp_path: Path) -> None:
+    """Installing the wheel once more would change nothing: it counts as installed."""
+    venv = new_venv("nvidia-cuda-runtime")
+    library = small_wheels.site_packages(venv) / "nvidia/cu13/lib/libcudart.so.13"
+    elsewhere = tmp_path / "toolkit"
+    elsewhere.mkdir()
+    shutil.copy(library, elsewhere)
+    library.write_bytes(library.read_bytes()[:100])
+
+    facts = examine(venv, load=["libcudart.so.13"], ld_library_path=[str(elsewhere)])
+
+    assert kinds(facts) == ["altered-file", "resolved-outside-venv"]
+    altered, outside = facts["problems"]
+    assert outside["fix"] == altered["fix"]
+
+
 # --- what does not go together -------------------------------------------------------------------------
 
 
@@ -334,6 +350,13 @@ def test_the_environment_of_a_unit_decides(new_venv: Callable[..., Path], tmp_pa
     text = f"[Service]\nExecStart={venv}/bin/python -m engine\nEnvironment=LD_LIBRARY_PATH="
     unit.write_text(text + examine(venv)["library_path"][0] + "\n")
     assert examine(venv, load=CU13_SONAMES, unit=str(unit))["problems"] == []
+
+    ignored = ("NOEQ", '"BAR=quote')
+    unit.write_text("[Service]\nEnvironmentFile=rel/env\n" + "".join(f"Environment={line}\n" for line in ignored))
+    found = examine(venv, unit=str(unit))["problems"]
+    assert [problem["kind"] for problem in found] == ["environment-malformed"] * 3
+    assert all(problem["fix"] == f"correct it in {unit} or its drop-ins" for problem in found)
+    assert "NOEQ" in " ".join(problem["message"] for problem in found)
 
     unit.write_text(text + "/usr/local/cuda/absent\n")
     facts = examine(venv, load=["libcufile.so.0"], unit=str(unit))

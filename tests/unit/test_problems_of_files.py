@@ -118,6 +118,30 @@ def test_payload_gone_after_an_uninstall_and_its_repair(new_venv: Callable[..., 
     assert examine_as_service(venv, load=["libnvToolsExt.so.1"])["problems"] == []
 
 
+def test_a_library_that_only_other_versions_of_an_installed_wheel_have(new_venv: Callable[..., Path]) -> None:
+    """As nvidia-nvtx-cu12 12.9.79, which has no libnvToolsExt.so.1: nothing is gone, a reinstall changes nothing."""
+    venv = new_venv("nvidia-nvtx-cu12")
+    site = small_wheels.site_packages(venv)
+    (old,) = site.glob("nvidia_nvtx_cu12-*.dist-info")
+    new = old.rename(site / "nvidia_nvtx_cu12-12.9.79.dist-info")
+    metadata = new / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 12.8.90", "Version: 12.9.79"))
+    record = (new / "RECORD").read_text().replace(old.name, new.name)
+    (new / "RECORD").write_text(re.sub(r"nvidia/nvtx/lib/libnvToolsExt\.so\.1,.*\n", "", record))
+    (site / "nvidia/nvtx/lib/libnvToolsExt.so.1").unlink()
+
+    (library,) = [p for p in examine(venv, load=["libnvToolsExt.so.1"])["problems"] if p["kind"] == "missing-library"]
+
+    assert "gone" not in library["message"]
+    assert library["message"].endswith(
+        "; the installed nvidia-nvtx-cu12==12.9.79 does not have it, "
+        "nvidia-nvtx-cu12==12.8.90 or nvidia-nvtx-cu11==11.8.86 does"
+    )
+    (command,) = commands(library["fix"])
+    small_wheels.run(command)
+    assert examine_as_service(venv, load=["libnvToolsExt.so.1"])["problems"] == []
+
+
 def test_a_gutted_distribution_whose_rival_is_still_there(new_venv: Callable[..., Path]) -> None:
     """Both lost their files: forcing one back would only hide that the other is broken."""
     venv = new_venv("nvidia-nvtx-cu11", "nvidia-nvtx-cu12")
