@@ -17,5 +17,6 @@ OLDEST = (3, 9)
 if sys.version_info < OLDEST:
     _wanted, _present = (".".join(str(number) for number in version) for version in (OLDEST, sys.version_info[:3]))
     _words = f"needs Python {_wanted} or newer on the host, this is {_present}: set ansible_python_interpreter"
-    print(json.dumps({"failed": True, "msg": _words}))
-    sys.exit(1)
+    # AnsibleModule, which would say it, is not there yet.
+    sys.stdout.write(json.dumps({"failed": True, "msg": _words}) + "\n")
+    raise SystemExit(1)
