@@ -68,4 +68,7 @@ def test_each_module_looks_at_the_python_first(module: Path) -> None:
     """Anything else of the collection fails to import on an older one."""
     imports = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ImportFrom)]
     ours = [node for node in imports if (node.module or "").startswith("ansible_collections.gpufleet")]
-    assert [alias.name for alias in ours[0].names] == ["_python"]
+    # sglang_inputs runs on the controller alone: nothing of it is sent to a host.
+    assert [alias.name for node in ours[:1] for alias in node.names] == (
+        [] if module.stem == "sglang_inputs" else ["_python"]
+    )
